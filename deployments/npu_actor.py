@@ -1,0 +1,95 @@
+"""The process that owns a device: a thin shell over a `Runner`.
+
+Executes plans strictly in the order they were sent, on one thread; `ping` has a
+thread of its own, so that it answers while a step runs. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import ray
+
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepResult
+from qwen3_a8w8.errors import ConfigError, EngineDeadError
+
+CONTROL_GROUP = "control"
+
+logger = logging.getLogger(__name__)
+
+
+def load_factory(path: str) -> Callable[[str, EngineConfig], Runner]:
+    """The callable behind "module:attribute".
+
+    Raises:
+        ConfigError: the module or the attribute doesn't exist.
+    """
+    module_name, _, attributes = path.partition(":")
+    try:
+        target: Any = importlib.import_module(module_name)
+        for name in attributes.split("."):
+            target = getattr(target, name)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"runner_factory {path!r} can't be imported: {error}") from error
+    factory: Callable[[str, EngineConfig], Runner] = target
+    return factory
+
+
+class NpuActor:
+    """Runs a model on one device; wrapped into a Ray actor by `RemoteNpuActor`.
+
+    It has `max_restarts=0`: its state is its sequences, so it shares the fate of the replica
+    that created it.
+    """
+
+    def __init__(self, model: str, config: EngineConfig, runner_factory: str) -> None:
+        self._model = model
+        self._config = config
+        self._runner_factory = runner_factory
+        self._runner: Runner | None = None
+        self._num_steps = 0
+
+    def start(self) -> RunnerCapabilities:
+        """Loads and warms up; minutes for a large model.
+
+        Raises:
+            ConfigError: the settings can't be used.
+            CheckpointError: the model can't be read.
+            KernelUnavailableError: the device asked for can't run here.
+        """
+        self._runner = load_factory(self._runner_factory)(self._model, self._config)
+        return self._runner.capabilities
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Runs one step and blocks until its results are in.
+
+        Raises:
+            InvalidRequestError: the plan breaks the runner's contract; nothing was dispatched.
+            EngineDeadError: `start` hasn't succeeded, or the actor is closed.
+        """
+        if self._runner is None:
+            raise EngineDeadError("the actor has no runner; call start first")
+        result = self._runner.execute(plan)
+        self._num_steps += 1
+        return result
+
+    @ray.method(concurrency_group=CONTROL_GROUP)
+    def ping(self) -> dict[str, int]:
+        """Process id and number of steps done; answers while a step runs."""
+        return {"pid": os.getpid(), "num_steps": self._num_steps}
+
+    def close(self) -> None:
+        """Gives the device back, after the steps that were sent before; may be called again."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.close()
+
+
+RemoteNpuActor = ray.remote(
+    max_restarts=0, max_task_retries=0, concurrency_groups={CONTROL_GROUP: 1}
+)(NpuActor)

@@ -1,0 +1,135 @@
+"""The ingress's way to the engine replicas, over a Serve handle, with failover.
+
+Turns everything that Ray and Serve raise into this project's errors: the replica's
+own words where it had any, EngineDeadError where it is lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Protocol
+
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
+
+from deployments.errors import EngineNotReadyError
+from deployments.resume import resumed_stream, retried
+from deployments.settings import FailoverSettings
+from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.errors import CapacityError, EngineDeadError
+
+
+class EngineClient(Protocol):
+    """What the service needs of the engines; tests put a fake here."""
+
+    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs a request with a seed and `n` = 1; see `resume.resumed_stream`."""
+        ...
+
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
+        """Runs 1 or 16 requests as one batch."""
+        ...
+
+    async def capabilities(self) -> RunnerCapabilities:
+        """What the runners can do; all replicas are alike."""
+        ...
+
+    async def check_ready(self, timeout_s: float) -> None:
+        """Raises EngineDeadError unless a healthy replica answers within `timeout_s`."""
+        ...
+
+
+class ReplicaClient:
+    """`EngineClient` over the handle of the `EngineReplica` deployment."""
+
+    def __init__(self, handle: Any, settings: FailoverSettings) -> None:
+        self._handle = handle
+        self._stream_handle = handle.options(stream=True)
+        self._settings = settings
+        self._capabilities: RunnerCapabilities | None = None
+
+    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs a request with a seed and `n` = 1; see `resume.resumed_stream`."""
+        return resumed_stream(self._open, request, self._settings)
+
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
+        """Runs 1 or 16 seeded requests as one batch; starts anew where a replica is lost.
+
+        Raises:
+            UnsupportedBatchSizeError: another number of requests.
+            InvalidRequestError: a request can't be served.
+            CapacityError: the queue is full.
+            EngineDeadError: attempts or time are used up.
+        """
+        outputs: list[SequenceOutput] = await retried(
+            lambda: self._call("generate_batch", requests), self._settings
+        )
+        return outputs
+
+    async def capabilities(self) -> RunnerCapabilities:
+        """What the runners can do; asked once.
+
+        Raises:
+            EngineDeadError: no replica has answered in time.
+        """
+        if self._capabilities is None:
+            self._capabilities = await retried(
+                lambda: self._call("capabilities", timeout_s=self._settings.timeout_s),
+                self._settings,
+            )
+        return self._capabilities
+
+    async def check_ready(self, timeout_s: float) -> None:
+        """Asks one replica for its health.
+
+        Raises:
+            EngineDeadError: none answers within `timeout_s` seconds, or it is unhealthy.
+        """
+        await self._call("check_health", timeout_s=timeout_s)
+
+    async def _open(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        response = self._stream_handle.start_stream.remote(request)
+        is_over = False
+        try:
+            async for event in response:
+                is_over = event.finish_reason is not None
+                yield event
+        except (RayError, RayServeException) as error:
+            is_over = True
+            raise translate(error) from None
+        finally:
+            if not is_over:
+                response.cancel()  # reaches the replica as CancelledError, which aborts there
+
+    async def _call(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
+        response = getattr(self._handle, method).remote(*args)
+        try:
+            return await asyncio.wait_for(_result(response), timeout_s)
+        except asyncio.TimeoutError:
+            raise EngineNotReadyError(f"no replica answered within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except (RayError, RayServeException) as error:
+            raise translate(error) from None
+
+
+async def _result(response: Any) -> Any:
+    return await response
+
+
+def translate(error: Exception) -> Exception:
+    """What an error from a handle means in this project's terms."""
+    if isinstance(error, BackPressureError):
+        return CapacityError(
+            f"the server is full: {error}; try again later",
+            retry_after_s=error.retry_after_s or 1.0,
+        )
+    if isinstance(error, DeploymentUnavailableError):
+        return EngineNotReadyError(f"no engine is deployed: {error}")
+    cause = getattr(error, "cause", None)
+    if isinstance(cause, Exception) and not isinstance(cause, RayError | RayServeException):
+        return cause
+    return EngineDeadError(f"the replica is lost: {type(error).__name__}: {error}".splitlines()[0])

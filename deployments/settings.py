@@ -1,0 +1,192 @@
+"""Everything a YAML may say about the application, with ranges and units.
+
+Unknown keys fail and the message lists the valid ones: Ray Serve itself ignores
+keys that it doesn't know. Knows nothing of how the settings are used.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from qwen3_a8w8.config import DECODE_BATCH_SIZES, EngineConfig
+
+RUNNER_FACTORY = "qwen3_a8w8.runner.model_runner:ModelRunner.load"
+
+
+class StrictSettings(BaseModel):
+    """A section in which a key that doesn't exist is an error that lists those that do."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_unknown_keys(cls, values: Any) -> Any:
+        if isinstance(values, dict):
+            for key in values:
+                if key not in cls.model_fields:
+                    close = difflib.get_close_matches(str(key), cls.model_fields, n=1)
+                    hint = f"; did you mean {close[0]!r}?" if close else ""
+                    raise ValueError(
+                        f"unknown key {key!r} in {cls.__name__}{hint} "
+                        f"Valid keys: {', '.join(sorted(cls.model_fields))}"
+                    )
+        return values
+
+
+class EngineSettings(StrictSettings):
+    """Section `engine`: how each replica runs the model; the fields of `EngineConfig`."""
+
+    device: str = Field("auto", description="auto, cpu, npu or cuda; auto logs what it chose")
+    decode_batch_sizes: tuple[int, ...] = Field(
+        DECODE_BATCH_SIZES, description="compiled decode batch sizes, a subset of [1, 16] with 1"
+    )
+    block_size: int = Field(32, description="tokens per KV block, 16 to 256, a multiple of 16")
+    num_kv_blocks: int | None = Field(
+        None, description="KV blocks with the scratch block, at least 2; overrides the next two"
+    )
+    kv_cache_bytes: int | None = Field(None, description="bytes for the KV cache")
+    kv_memory_fraction: float = Field(
+        0.8, description="share (0 to 1] of the memory free after warm-up that the cache takes"
+    )
+    kv_cache_dtype: str = Field("int8", description="int8 (with a scale cache) or bf16")
+    max_model_len: int | None = Field(
+        None, description="longest prompt plus output in tokens; null: the checkpoint's limit"
+    )
+    prefill_chunk_tokens: int = Field(
+        512, description="most prompt tokens in one prefill dispatch, 16 to 8192"
+    )
+    max_running_requests: int = Field(16, description="sequences that decode together, 1 to 16")
+    max_queued_requests: int = Field(
+        256, description="waiting requests beyond which new ones get a 503"
+    )
+    enable_prefix_caching: bool = Field(True, description="reuse KV blocks of equal prefixes")
+    lookahead: int = Field(1, description="plans sent before the former result is in, 0 or 1")
+    num_threads: int | None = Field(
+        None, description="CPU threads; null: the cores that the actor may use"
+    )
+    enable: tuple[str, ...] = Field((), description="experimental flags to switch on")
+
+    def to_config(self) -> EngineConfig:
+        """The engine's own, range-checked form.
+
+        Raises:
+            ConfigError: a value is outside its range.
+        """
+        return EngineConfig(**self.model_dump())
+
+
+class ReplicaSettings(StrictSettings):
+    """Section `replicas`: how many engines there are and what each one takes of the cluster.
+
+    A replica is two processes in one placement group: the router, which needs little, and
+    the actor, which computes.
+    """
+
+    num_replicas: int = Field(1, ge=1, le=1024, description="engines; one device each")
+    router_num_cpus: float = Field(
+        0.1, ge=0, le=64, description="CPUs that the router's process reserves"
+    )
+    actor_num_cpus: float = Field(
+        1, ge=0, le=1024, description="CPUs that the actor reserves; not a limit on its threads"
+    )
+    actor_num_npus: int = Field(
+        0,
+        ge=0,
+        le=1,
+        description="Ray resource NPU per actor: 0 or 1; fractions can't be isolated",
+    )
+    actor_resources: dict[str, float] = Field(
+        default_factory=dict, description="custom Ray resources per actor, name -> amount"
+    )
+    health_check_period_s: float = Field(2.0, gt=0, le=600, description="seconds between checks")
+    health_check_timeout_s: float = Field(
+        30.0, gt=0, le=3600, description="seconds a check may take before it counts as failed"
+    )
+    stall_timeout_s: float = Field(
+        120.0,
+        gt=0,
+        le=86400,
+        description="a replica with work whose step counter stands still this long is restarted; "
+        "keep it well above the slowest prefill chunk",
+    )
+    graceful_shutdown_timeout_s: float = Field(
+        20.0, ge=0, le=3600, description="seconds that streams get to end when a replica goes"
+    )
+
+    @model_validator(mode="after")
+    def _check_resources(self) -> ReplicaSettings:
+        for name, amount in self.actor_resources.items():
+            if name in ("CPU", "GPU", "NPU", "memory"):
+                raise ValueError(
+                    f"actor_resources names {name!r}, which has a key of its own or isn't "
+                    "supported; use actor_num_cpus or actor_num_npus"
+                )
+            if not (math.isfinite(amount) and amount > 0):
+                raise ValueError(f"actor_resources[{name!r}] is {amount!r}, expected more than 0")
+        return self
+
+    def actor_bundle(self) -> dict[str, float]:
+        """Placement-group bundle of the actor."""
+        bundle: dict[str, float] = dict(self.actor_resources)
+        if self.actor_num_cpus:
+            bundle["CPU"] = self.actor_num_cpus
+        if self.actor_num_npus:
+            bundle["NPU"] = float(self.actor_num_npus)
+        if not bundle:
+            raise ValueError(
+                "the actor reserves nothing; set actor_num_cpus, actor_num_npus or actor_resources"
+            )
+        return bundle
+
+
+class FailoverSettings(StrictSettings):
+    """Section `failover`: how long a client's stream is carried over dying replicas."""
+
+    max_resumes: int = Field(
+        3, ge=0, le=100, description="times one request is resumed after losing its replica"
+    )
+    timeout_s: float = Field(
+        120.0,
+        ge=0,
+        le=3600,
+        description="seconds without a replica that takes the request before it fails",
+    )
+
+
+class HttpSettings(StrictSettings):
+    """Section `http`: the ingress, which is stateless and may have replicas of its own."""
+
+    num_replicas: int = Field(1, ge=1, le=1024, description="ingress processes")
+    num_cpus: float = Field(0.1, ge=0, le=64, description="CPUs that each reserves")
+    max_body_bytes: int = Field(
+        16 * 2**20, ge=1024, description="longest request body in bytes; longer ones get a 413"
+    )
+
+
+class AppSettings(StrictSettings):
+    """The application: the `args` of the YAML."""
+
+    model: str = Field(
+        "demo", min_length=1, description="checkpoint directory, `demo`, or a hub id"
+    )
+    served_model_name: str | None = Field(
+        None, min_length=1, description="name that clients use; null: the last part of `model`"
+    )
+    engine: EngineSettings = Field(default_factory=EngineSettings)
+    replicas: ReplicaSettings = Field(default_factory=ReplicaSettings)
+    http: HttpSettings = Field(default_factory=HttpSettings)
+    failover: FailoverSettings = Field(default_factory=FailoverSettings)
+    runner_factory: str = Field(
+        RUNNER_FACTORY,
+        pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
+        description="module:attribute called with (model, EngineConfig); replaced in tests",
+    )
+
+    @property
+    def public_name(self) -> str:
+        """The model's name in `/v1/models` and in requests."""
+        return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]

@@ -1,0 +1,26 @@
+"""Serve Qwen3 dense models with int8 weights and int8 activations.
+
+In-process use is `LLM` and `SamplingParams`; the served application lives in the
+sibling package `deployments`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from qwen3_a8w8.llm import LLM
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "SamplingParams", "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    # LLM brings torch along; the router and the ingress import this package without it.
+    if name == "LLM":
+        from qwen3_a8w8.llm import LLM
+
+        return LLM
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

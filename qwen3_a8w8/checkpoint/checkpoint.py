@@ -1,0 +1,141 @@
+"""Opens a checkpoint of any supported format.
+
+The list of formats is `READERS`; the first that recognises a directory reads
+it. Everything that config and headers can tell is checked by
+`open_checkpoint`, so that a mistake shows before a long load and not after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import torch
+
+from qwen3_a8w8.checkpoint.compressed_tensors import CompressedTensorsReader
+from qwen3_a8w8.checkpoint.hf_float import HfFloatReader
+from qwen3_a8w8.checkpoint.model_files import ModelFiles, read_model_files
+from qwen3_a8w8.checkpoint.names import float_tensors
+from qwen3_a8w8.checkpoint.reader import CheckpointReader, QuantizedLinear, check_finite
+from qwen3_a8w8.config import ModelConfig
+from qwen3_a8w8.errors import CheckpointError
+
+READERS: Sequence[type[CheckpointReader]] = (HfFloatReader, CompressedTensorsReader)
+"""All formats. To add one: a file with a `CheckpointReader`, and its name here."""
+
+
+class Checkpoint:
+    """A checkpoint that is open and whose headers are in order.
+
+    Tensors are read one at a time, when asked for; nothing is kept.
+
+    Attributes:
+        directory: where it is.
+        config: the architecture, with the eos ids of generation_config.json if there is one.
+        format: "hf-float" or "compressed-tensors".
+        fingerprint: 64 hex digits that change with the config, the headers, or the contents
+            (of which samples are taken, not all); they don't depend on times or the path.
+    """
+
+    def __init__(self, model: ModelFiles, reader: CheckpointReader) -> None:
+        self.directory: Path = model.directory
+        self.config: ModelConfig = model.config
+        self.format: str = reader.format
+        self._reader = reader
+        self._float_names = float_tensors(model.config)
+        digest = hashlib.sha256(reader.format.encode())
+        digest.update(json.dumps(model.raw_config, sort_keys=True).encode())
+        digest.update(json.dumps(model.config.eos_token_ids).encode())
+        reader.files.update_digest(digest)
+        self.fingerprint: str = digest.hexdigest()
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the weight files, in bytes."""
+        return self._reader.files.num_bytes
+
+    def linear(self, layer: int, name: str) -> QuantizedLinear:
+        """Reads one linear, quantising it if the checkpoint is in floating point.
+
+        Args:
+            layer: 0 to `config.num_layers - 1`.
+            name: one of `names.LINEAR_NAMES`.
+
+        Returns:
+            `w_q` int8 `[out, in]` and `w_scale` float32 `[out]`.
+
+        Raises:
+            CheckpointError: the values aren't finite, or can't be read.
+            ValueError: there is no such linear.
+        """
+        return self._reader.linear(layer, name)
+
+    def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Reads a tensor that stays in floating point: embedding, norm or lm_head.
+
+        Args:
+            name: its full name, such as `model.norm.weight`; see `names.float_tensors`.
+            dtype: dtype of the result. None: float32 for norms, bfloat16 for `[vocab, hidden]`
+                matrices. Published checkpoints store those in bfloat16, so nothing is lost;
+                from float32 or float16 ones they are rounded. Pass float32 to keep all digits.
+
+        Returns:
+            The tensor, contiguous. It may share memory with the mapped file: don't write to it.
+
+        Raises:
+            CheckpointError: the values aren't finite, or can't be read.
+            ValueError: the model has no such tensor (a tied lm_head is `EMBED_TOKENS`).
+        """
+        if name not in self._float_names:
+            raise ValueError(f"{name!r} isn't a floating-point tensor of this model")
+        files = self._reader.files
+        if dtype is None:
+            dtype = torch.float32 if len(self._float_names[name]) == 1 else torch.bfloat16
+        tensor = files.read(name).to(dtype)
+        check_finite(files, name, tensor)
+        return tensor
+
+    def close(self) -> None:
+        """Refuses further reads. Idempotent; tensors handed out stay valid."""
+        self._reader.files.close()
+
+    def __enter__(self) -> Checkpoint:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the files."""
+        self.close()
+
+
+def open_checkpoint(path: Path) -> Checkpoint:
+    """Opens the checkpoint in a directory and checks all that can be known without reading it.
+
+    Args:
+        path: directory with config.json and safetensors files; see `resolve_model`.
+
+    Raises:
+        CheckpointError: no such directory; not a Qwen3 dense model; an unsupported format; a
+            damaged file; a missing, misshapen or unexpected tensor.
+    """
+    try:
+        model = read_model_files(Path(path))
+        for reader in READERS:
+            if reader.recognises(model):
+                return Checkpoint(model, reader(model))
+    except OSError as error:
+        raise CheckpointError(f"{path}: can't be read: {error}") from error
+    quantization = model.quantization
+    method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
+    raise CheckpointError(
+        f"{model.directory / 'config.json'}: quantization method {method!r} isn't supported, "
+        "expected 'compressed-tensors' (W8A8) or none (bf16, fp16 or fp32 weights)"
+    )

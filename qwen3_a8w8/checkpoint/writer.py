@@ -1,0 +1,162 @@
+"""Writes safetensors files tensor by tensor, in shards, without holding more than one.
+
+Names, dtypes and shapes are given beforehand, so that every header is known
+before the first value; the values may then come in any order and go straight
+to their place. This module doesn't know what the tensors are.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import torch
+
+from qwen3_a8w8.checkpoint.safetensors_header import DTYPES, encode_header
+
+MAX_SHARD_BYTES = 2 << 30
+"""Most bytes of tensors in one file, unless a single tensor is larger."""
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What is known of a tensor before it is there.
+
+    Attributes:
+        name: its full name.
+        dtype: its dtype.
+        shape: its shape.
+    """
+
+    name: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of its values."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class SafetensorsWriter:
+    """Writes one set of tensors into `model.safetensors`, or into shards with an index.
+
+    Args:
+        directory: where to write; must exist.
+        specs: all tensors that will be written, in the order in which shards are filled.
+        max_shard_bytes: see `MAX_SHARD_BYTES`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        specs: Sequence[TensorSpec],
+        *,
+        max_shard_bytes: int = MAX_SHARD_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._specs = {spec.name: spec for spec in specs}
+        self._pending = set(self._specs)
+        self._places: dict[str, tuple[BinaryIO, int]] = {}
+        self._files: list[BinaryIO] = []
+        shards = _plan_shards(specs, max_shard_bytes)
+        weight_map: dict[str, str] = {}
+        for number, shard in enumerate(shards, start=1):
+            file_name = (
+                "model.safetensors"
+                if len(shards) == 1
+                else f"model-{number:05d}-of-{len(shards):05d}.safetensors"
+            )
+            self._start_file(file_name, shard)
+            weight_map.update({spec.name: file_name for spec in shard})
+        if len(shards) > 1:
+            index = {
+                "metadata": {"total_size": sum(spec.num_bytes for spec in specs)},
+                "weight_map": dict(sorted(weight_map.items())),
+            }
+            path = directory / "model.safetensors.index.json"
+            path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+    def write(self, name: str, tensor: torch.Tensor) -> None:
+        """Writes one tensor to its place.
+
+        Args:
+            name: a name that was declared and not yet written.
+            tensor: of the declared dtype and shape.
+
+        Raises:
+            ValueError: the tensor isn't the one that was declared, or came before.
+            OSError: it can't be written.
+        """
+        spec = self._specs.get(name)
+        if spec is None or name not in self._pending:
+            raise ValueError(f"tensor {name} wasn't declared, or was written before")
+        if tensor.dtype != spec.dtype or tuple(tensor.shape) != spec.shape:
+            raise ValueError(
+                f"tensor {name}: declared {spec.dtype} {spec.shape}, "
+                f"found {tensor.dtype} {tuple(tensor.shape)}"
+            )
+        file, position = self._places[name]
+        file.seek(position)
+        file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        self._pending.remove(name)
+
+    def close(self) -> None:
+        """Closes the files. Idempotent."""
+        for file in self._files:
+            file.close()
+        self._files.clear()
+
+    def __enter__(self) -> SafetensorsWriter:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the files.
+
+        Raises:
+            ValueError: no other error is on its way, and a declared tensor is missing.
+        """
+        self.close()
+        if kind is None and self._pending:
+            raise ValueError(f"{len(self._pending)} declared tensors weren't written")
+
+    def _start_file(self, file_name: str, shard: Sequence[TensorSpec]) -> None:
+        # Wide dtypes first: readers map the file and need every tensor aligned to its elements.
+        ordered = sorted(shard, key=lambda spec: -spec.dtype.itemsize)
+        spans: dict[str, tuple[str, tuple[int, ...], int, int]] = {}
+        position = 0
+        for spec in ordered:
+            end = position + spec.num_bytes
+            spans[spec.name] = (_DTYPE_NAMES[spec.dtype], spec.shape, position, end)
+            position = end
+        header = encode_header(spans)
+        file = (self._directory / file_name).open("wb")
+        self._files.append(file)
+        file.write(header)
+        for name, (_, _, begin, _) in spans.items():
+            self._places[name] = (file, len(header) + begin)
+
+
+def _plan_shards(specs: Sequence[TensorSpec], max_shard_bytes: int) -> list[list[TensorSpec]]:
+    shards: list[list[TensorSpec]] = []
+    room = 0
+    for spec in specs:
+        if not shards or spec.num_bytes > room:
+            shards.append([])
+            room = max_shard_bytes
+        shards[-1].append(spec)
+        room -= spec.num_bytes
+    return shards

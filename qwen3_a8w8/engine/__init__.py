@@ -1,0 +1,4 @@
+"""Sequences, scheduling and batching over token ids; imports no tensor library.
+
+`plan.py` is the contract with a runner, `core.py` the brain, `engine.py` its in-process driver.
+"""

@@ -1,0 +1,341 @@
+"""The engine's brain: requests in, plans out, results in, token events out.
+
+Synchronous, single-threaded and deterministic: it waits for nothing, so the
+in-process engine (`engine.py`) and the asynchronous router of the deployment
+drive the same code. Per step: `plan_step`, somebody executes the plan,
+`complete_step`. With `lookahead` 1 the next plan may be asked for before the
+result of the last one is in; the tokens are the same either way.
+
+Start reading at `plan_step` and `complete_step`. Who runs is decided in
+`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import replace
+
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission import check_request
+from qwen3_a8w8.engine.intake import Intake
+from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
+from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
+from qwen3_a8w8.engine.scheduler import ScheduledStep, Scheduler
+from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.errors import CapacityError, ConfigError, EngineDeadError
+from qwen3_a8w8.kv_cache.block_pool import BlockPool
+
+_RETRY_AFTER_S = (1.0, 60.0)
+
+
+def _draw_seed() -> int:
+    return secrets.randbits(63)
+
+
+class EngineCore:
+    """Admission, scheduling and the ends of sequences, over one runner's capabilities.
+
+    Not thread-safe: its driver calls it from one thread, or under one lock.
+    """
+
+    def __init__(
+        self,
+        capabilities: RunnerCapabilities,
+        config: EngineConfig,
+        *,
+        draw_seed: Callable[[], int] = _draw_seed,
+    ) -> None:
+        """Makes an idle core.
+
+        Args:
+            capabilities: of the runner that will execute the plans.
+            config: `max_running_requests`, `max_queued_requests`, `enable_prefix_caching` and
+                `lookahead` are read; sizes come from `capabilities`.
+            draw_seed: gives a seed to requests that name none.
+
+        Raises:
+            ConfigError: a decode batch size has no measured step time, or the pool no block.
+        """
+        for size in capabilities.decode_batch_sizes:
+            if not capabilities.decode_step_s.get(size, 0.0) > 0.0:
+                raise ConfigError(
+                    f"decode_step_s is {capabilities.decode_step_s!r}, expected a positive time "
+                    f"for batch size {size}; the runner measures it at warm-up"
+                )
+        self._capabilities = capabilities
+        self._config = config
+        self._intake = Intake(capabilities, config, draw_seed)
+        self._pool = BlockPool(
+            capabilities.num_kv_blocks,
+            capabilities.block_size,
+            enable_prefix_caching=config.enable_prefix_caching,
+        )
+        self._scheduler = Scheduler(capabilities, self._pool, config.max_running_requests)
+        self._live: dict[int, Sequence] = {}
+        self._in_flight: deque[ScheduledStep] = deque()
+        self._next_step_id = 0
+        self._num_active_rows = 0
+        self._num_finished: Counter[str] = Counter()
+        self._device_time_s = 0.0
+        self._error: EngineDeadError | None = None
+
+    @property
+    def capabilities(self) -> RunnerCapabilities:
+        """What the runner can do."""
+        return self._capabilities
+
+    @property
+    def pool(self) -> BlockPool:
+        """The KV blocks, to look at."""
+        return self._pool
+
+    @property
+    def num_live(self) -> int:
+        """Sequences that have not ended."""
+        return len(self._live)
+
+    @property
+    def num_in_flight(self) -> int:
+        """Plans whose result isn't in."""
+        return len(self._in_flight)
+
+    @property
+    def error(self) -> EngineDeadError | None:
+        """Why the engine is dead, or None."""
+        return self._error
+
+    def sequence(self, seq_id: int) -> Sequence:
+        """A live sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
+
+        Raises:
+            KeyError: it has ended or never was.
+        """
+        return self._live[seq_id]
+
+    def room(self) -> int:
+        """Sequences that can be added now without a CapacityError."""
+        limit = self._config.max_running_requests + self._config.max_queued_requests
+        return limit - len(self._live)
+
+    def check(self, request: EngineRequest) -> None:
+        """Raises what `add` would raise because of the request itself; adds nothing.
+
+        Raises:
+            InvalidRequestError: see `add`.
+            ContextLengthError: see `add`.
+        """
+        check_request(request, self._capabilities)
+
+    def add(self, request: EngineRequest) -> list[int]:
+        """Queues a request.
+
+        Returns:
+            Ids of its `sampling.n` sequences; each will end with exactly one event.
+
+        Raises:
+            InvalidRequestError: the prompt is empty, a token id is out of range, or a resumed
+                output leaves nothing to generate; `param` names the field.
+            ContextLengthError: the prompt and one token more can never fit.
+            CapacityError: the queue is full.
+            EngineDeadError: the runner is gone.
+        """
+        self._check_alive()
+        return self._queue(self._intake.sequences_of(request))
+
+    def add_batch(self, requests: list[EngineRequest]) -> list[int]:
+        """Queues an explicit batch that decodes as one true batch of exactly these prompts.
+
+        No row decodes before all are prefilled, no other sequence shares a dispatch, and
+        a row that has ended stays idle. Where the KV cache is too small for all outputs,
+        `max_tokens` is clamped so that they fit to the end.
+
+        Args:
+            requests: 1 or 16 of them, or what else the runner decodes.
+
+        Returns:
+            Ids of the sequences, in the order of the requests (one request: see `add`).
+
+        Raises:
+            UnsupportedBatchSizeError: the runner doesn't decode a batch of this size.
+            InvalidRequestError: see `add`; also for n > 1 in a batch of several.
+            ContextLengthError: a prompt can never fit, or all of them together.
+            CapacityError: the queue is full.
+            EngineDeadError: the runner is gone.
+        """
+        self._check_alive()
+        return self._queue(self._intake.sequences_of_batch(requests))
+
+    def abort(self, seq_id: int, finish_reason: FinishReason = "abort") -> TokenEvent | None:
+        """Ends a sequence at whatever stage it is; a step in flight is simply ignored.
+
+        Args:
+            seq_id: the sequence.
+            finish_reason: "stop" if the text it has produced contains a stop string.
+
+        Returns:
+            Its last event, or None if it had ended before (so it may be repeated).
+        """
+        seq = self._live.get(seq_id)
+        return None if seq is None else self._finish(seq, finish_reason)
+
+    def plan_step(self) -> StepPlan | None:
+        """Makes the next plan.
+
+        Returns:
+            A plan to execute after every earlier one, or None when there is nothing to do now:
+            idle, `lookahead` + 1 plans in flight, or all that is left depends on a result.
+
+        Raises:
+            EngineDeadError: nothing is in flight and yet no live sequence can go on, which is a
+                defect of the scheduler; better said than hung. The caller goes on with `fail_all`.
+        """
+        if self._error is not None or len(self._in_flight) > self._config.lookahead:
+            return None
+        step = self._scheduler.schedule(self._next_step_id)
+        if step is None:
+            if self._live and not self._in_flight:
+                raise EngineDeadError(
+                    f"{len(self._live)} sequences are live, but none can be scheduled: "
+                    f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
+                    f"last decision {self._scheduler.last_decision}"
+                )
+            return None
+        self._next_step_id += 1
+        self._in_flight.append(step)
+        self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
+        return step.plan
+
+    def complete_step(self, result: StepResult) -> list[TokenEvent]:
+        """Takes in the result of the oldest plan in flight.
+
+        Samples of sequences that have ended since the plan was made are dropped.
+
+        Returns:
+            News, at most one event per sequence. Empty once the engine is dead.
+
+        Raises:
+            EngineDeadError: the result is not that of the oldest plan, or samples are missing;
+                the caller goes on with `fail_all`.
+        """
+        if self._error is not None:
+            return []
+        step = self._in_flight[0] if self._in_flight else None
+        if step is None or step.plan.step_id != result.step_id:
+            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
+            raise EngineDeadError(f"got the result of step {result.step_id}, expected {expected}")
+        sampled = {token.seq_id: token for token in result.sampled}
+        expected_ids = {work.seq.seq_id for work in step.work if work.is_sampled}
+        if sampled.keys() != expected_ids:
+            raise EngineDeadError(
+                f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
+                f"{sorted(expected_ids)}"
+            )
+        self._in_flight.popleft()
+        self._device_time_s += result.device_time_s
+        self._scheduler.confirm(step)
+        return [
+            self._take(self._live[work.seq.seq_id], sampled[work.seq.seq_id])
+            for work in step.work
+            if work.is_sampled and work.seq.seq_id in self._live
+        ]
+
+    def fail_all(self, error: BaseException) -> list[TokenEvent]:
+        """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
+
+        Args:
+            error: what happened; an EngineDeadError is passed on as it is.
+
+        Returns:
+            One last event per live sequence, with finish_reason "error" and the error.
+        """
+        if self._error is None:
+            if isinstance(error, EngineDeadError):
+                self._error = error
+            else:
+                self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
+        self._in_flight.clear()
+        return [
+            replace(self._finish(seq, "error"), error=self._error)
+            for seq in list(self._live.values())
+        ]
+
+    def stats(self) -> EngineStats:
+        """A snapshot of what the engine holds and has done."""
+        counters = self._scheduler.counters
+        num_rows = sum(size * count for size, count in counters.decode_batches.items())
+        return EngineStats(
+            num_waiting=len(self._scheduler.waiting),
+            num_running=len(self._scheduler.running),
+            num_blocks_in_use=self._pool.num_in_use,
+            num_blocks_free=self._pool.num_free,
+            num_active_rows=self._num_active_rows,
+            num_finished=dict(self._num_finished),
+            decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
+            device_time_s=self._device_time_s,
+            counters=replace(counters, decode_batches=dict(counters.decode_batches)),
+            last_decision=self._scheduler.last_decision,
+        )
+
+    def _take(self, seq: Sequence, token: SampledToken) -> TokenEvent:
+        if token.position != len(seq.token_ids):
+            raise EngineDeadError(
+                f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
+                f"{len(seq.token_ids)}"
+            )
+        finish_reason = seq.append(token.token_id)
+        event = TokenEvent(
+            seq_id=seq.seq_id,
+            token_ids=(token.token_id,),
+            logprobs=(token.logprobs,),
+            finish_reason=finish_reason,
+            stop_token_id=token.token_id if finish_reason == "stop" else None,
+            num_cached_tokens=seq.num_cached_tokens,
+        )
+        if finish_reason is not None:
+            self._finish(seq, finish_reason)
+        return event
+
+    def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
+        seq.finish_reason = finish_reason
+        self._scheduler.finish(seq)
+        del self._live[seq.seq_id]
+        self._num_finished[finish_reason] += 1
+        return TokenEvent(
+            seq_id=seq.seq_id,
+            finish_reason=finish_reason,
+            num_cached_tokens=seq.num_cached_tokens,
+        )
+
+    def _queue(self, sequences: list[Sequence]) -> list[int]:
+        self._check_room(len(sequences))
+        for seq in sequences:
+            self._live[seq.seq_id] = seq
+            self._scheduler.add(seq)
+        return [seq.seq_id for seq in sequences]
+
+    def _check_alive(self) -> None:
+        if self._error is not None:
+            raise EngineDeadError(f"the engine is dead: {self._error}")
+
+    def _check_room(self, num_sequences: int) -> None:
+        room = self.room()
+        if num_sequences > room:
+            raise CapacityError(
+                f"{len(self._live)} sequences are running or waiting and {num_sequences} more are "
+                f"asked for, but {len(self._live) + room} is the limit (max_running_requests "
+                f"{self._config.max_running_requests} + max_queued_requests "
+                f"{self._config.max_queued_requests}); try again later or raise the limits",
+                retry_after_s=self._retry_after_s(),
+            )
+
+    def _retry_after_s(self) -> float:
+        """When the first running sequence should have ended, by the measured step times."""
+        largest = self._capabilities.decode_batch_sizes[-1]
+        num_left = min(
+            (seq.max_tokens - seq.num_output_tokens for seq in self._scheduler.running), default=0
+        )
+        low, high = _RETRY_AFTER_S
+        return min(max(num_left * self._capabilities.decode_step_s[largest], low), high)

@@ -1,0 +1,188 @@
+"""The in-process engine: drives an `EngineCore` and a `Runner` against each other.
+
+The loop is `Engine.step`: schedule, run, update. The runner works in a thread of
+its own, so that with `lookahead` 1 the next plan is made, and text is decoded,
+while the device computes. Tokens only; `llm.py` adds the text.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.collector import Collector, EventHook
+from qwen3_a8w8.engine.core import EngineCore
+from qwen3_a8w8.engine.plan import Runner, StepResult
+from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.errors import EngineDeadError
+
+
+class Engine:
+    """Serves requests in this process. Not thread-safe: one thread at a time may call.
+
+    Calls may be interleaved, though: while one `stream` is read, others (or `generate`) go
+    on, and events are kept for whoever they belong to.
+    """
+
+    def __init__(self, runner: Runner, config: EngineConfig) -> None:
+        """Takes over a warm runner; `close` closes it.
+
+        Raises:
+            ConfigError: the runner's capabilities can't be scheduled.
+        """
+        self._runner = runner
+        self._core = EngineCore(runner.capabilities, config)
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="runner")
+        self._in_flight: deque[Future[StepResult]] = deque()
+        self._events: dict[int, list[TokenEvent]] = {}
+
+    def step(self) -> bool:
+        """Schedule, run, update: completes one step, after sending as many as lookahead allows.
+
+        If the runner fails, every live sequence gets its last event here, with the error.
+
+        Returns:
+            Whether there was anything to do.
+        """
+        try:
+            while plan := self._core.plan_step():
+                self._in_flight.append(self._worker.submit(self._runner.execute, plan))
+            if not self._in_flight:
+                return False
+            # Stays in the queue while waited for: an interrupt here loses no result.
+            result = self._in_flight[0].result()
+            self._in_flight.popleft()
+            events = self._core.complete_step(result)
+        except Exception as error:
+            self._in_flight.clear()
+            events = self._core.fail_all(error)
+        for event in events:
+            if event.seq_id in self._events:
+                self._events[event.seq_id].append(event)
+        return True
+
+    def stats(self) -> EngineStats:
+        """A snapshot of what the engine holds and has done."""
+        return self._core.stats()
+
+    def generate(
+        self, requests: list[EngineRequest], on_event: EventHook | None = None
+    ) -> list[SequenceOutput]:
+        """Runs independent requests to their ends, as many at a time as fit.
+
+        Args:
+            requests: any number; what the queue has no room for is added as others end.
+            on_event: sees every event as it happens and may end its sequence.
+
+        Returns:
+            The sequences in the order of the requests, `sampling.n` for each.
+
+        Raises:
+            InvalidRequestError: a request can't be served; none has been started.
+            CapacityError: a request has more sequences than the queue ever has room for.
+            EngineDeadError: the runner has failed, or the engine is closed.
+        """
+        for request in requests:
+            self._core.check(request)
+        return self._run(deque(enumerate(requests)), Collector(on_event))
+
+    def generate_batch(
+        self, requests: list[EngineRequest], on_event: EventHook | None = None
+    ) -> list[SequenceOutput]:
+        """Runs 1 or 16 requests as one true batch; see `EngineCore.add_batch`.
+
+        Returns:
+            As `generate`.
+
+        Raises:
+            UnsupportedBatchSizeError: another number of requests.
+            InvalidRequestError: a request can't be served; none has been started.
+            CapacityError: the queue is full.
+            EngineDeadError: the runner has failed, or the engine is closed.
+        """
+        seq_ids = self._watch(self._core.add_batch(requests))
+        collector = Collector(on_event)
+        if len(requests) == 1:
+            collector.expect(0, requests[0], seq_ids)
+        else:
+            for i, request in enumerate(requests):
+                collector.expect(i, request, [seq_ids[i]])
+        return self._run(deque(), collector)
+
+    def stream(self, request: EngineRequest) -> Iterator[TokenEvent]:
+        """Yields the events of one request (its `n` sequences interleaved) as they happen.
+
+        The request is checked by this call and queued by the first `next`, so that an iterator
+        that is never read holds nothing. Closing it aborts what is still live.
+
+        Raises:
+            InvalidRequestError: the request can't be served.
+            CapacityError: the queue is full (from `next`).
+            EngineDeadError: the runner has failed, or the engine is closed (from `next`).
+        """
+        self._core.check(request)
+        return self._stream(request)
+
+    def close(self) -> None:
+        """Ends what is live, waits for the step in flight and closes the runner; idempotent."""
+        for event in self._core.fail_all(EngineDeadError("the engine has been closed")):
+            if event.seq_id in self._events:
+                self._events[event.seq_id].append(event)
+        self._in_flight.clear()
+        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._runner.close()
+
+    def _run(
+        self, pending: deque[tuple[int, EngineRequest]], collector: Collector
+    ) -> list[SequenceOutput]:
+        try:
+            while pending or collector.live:
+                while pending and self._may_add(pending[0][1], collector):
+                    index, request = pending.popleft()
+                    collector.expect(index, request, self._watch(self._core.add(request)))
+                for event in self._next_events(collector):
+                    if collector.take(event):
+                        self._core.abort(event.seq_id, "stop")
+        finally:
+            self._forget(collector)
+        return collector.outputs()
+
+    def _may_add(self, request: EngineRequest, collector: Collector) -> bool:
+        # With nothing of our own to wait for, `add` shall say why there is no room.
+        return request.sampling.n <= self._core.room() or not collector.live
+
+    def _stream(self, request: EngineRequest) -> Iterator[TokenEvent]:
+        collector = Collector()
+        collector.expect(0, request, self._watch(self._core.add(request)))
+        try:
+            while collector.live:
+                for event in self._next_events(collector):
+                    collector.take(event)
+                    yield event
+        finally:
+            self._forget(collector)
+
+    def _next_events(self, collector: Collector) -> list[TokenEvent]:
+        """News of the call's live sequences; makes one step if there is none yet."""
+        if not any(self._events[seq_id] for seq_id in collector.live):
+            self.step()
+        events: list[TokenEvent] = []
+        for seq_id in sorted(collector.live):
+            events += self._events[seq_id]
+            self._events[seq_id] = []
+        return events
+
+    def _watch(self, seq_ids: list[int]) -> list[int]:
+        self._events.update((seq_id, []) for seq_id in seq_ids)
+        return seq_ids
+
+    def _forget(self, collector: Collector) -> None:
+        """Ends what is live of a call; when nothing is left at all, empties the runner too."""
+        for seq_id in collector.seq_ids:
+            self._core.abort(seq_id)
+            del self._events[seq_id]
+        while self._core.num_live == 0 and self.step():
+            pass

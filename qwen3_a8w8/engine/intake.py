@@ -1,0 +1,88 @@
+"""Turns accepted requests into sequences: ids, seeds, stop tokens, clamped lengths.
+
+Checks go first (`admission.py`); what comes out of here can be scheduled as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission import (
+    batch_output_limits,
+    check_batch,
+    check_request,
+    output_limit,
+)
+from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.engine.request import EngineRequest, derive_seed
+from qwen3_a8w8.engine.sequence import Gang, Sequence
+
+
+class Intake:
+    """Makes sequences with ascending ids; the state is the next id."""
+
+    def __init__(
+        self,
+        capabilities: RunnerCapabilities,
+        config: EngineConfig,
+        draw_seed: Callable[[], int],
+    ) -> None:
+        self._capabilities = capabilities
+        self._config = config
+        self._draw_seed = draw_seed
+        self._next_seq_id = 0
+
+    def sequences_of(self, request: EngineRequest) -> list[Sequence]:
+        """The `n` sequences of a request, with seeds derived from the request's.
+
+        Raises:
+            InvalidRequestError: see `admission.check_request`.
+            ContextLengthError: see there.
+        """
+        check_request(request, self._capabilities)
+        max_tokens = output_limit(request, self._capabilities)
+        seed = self._seed_of(request)
+        return [
+            self._make(request, derive_seed(seed, index), max_tokens, None)
+            for index in range(request.sampling.n)
+        ]
+
+    def sequences_of_batch(self, requests: list[EngineRequest]) -> list[Sequence]:
+        """The sequences of an explicit batch, tied together if they are several.
+
+        Raises:
+            UnsupportedBatchSizeError: see `admission.check_batch`.
+            InvalidRequestError: see there.
+            ContextLengthError: see there.
+        """
+        check_batch(requests, self._capabilities, self._config)
+        if len(requests) == 1:
+            return self.sequences_of(requests[0])
+        gang = Gang(len(requests))
+        limits = batch_output_limits(requests, self._capabilities)
+        return [
+            self._make(request, self._seed_of(request), max_tokens, gang)
+            for request, max_tokens in zip(requests, limits, strict=True)
+        ]
+
+    def _make(
+        self, request: EngineRequest, seed: int, max_tokens: int, gang: Gang | None
+    ) -> Sequence:
+        sampling = replace(request.sampling, seed=seed, n=1)
+        eos = () if sampling.ignore_eos else self._capabilities.eos_token_ids
+        seq = Sequence(
+            self._next_seq_id,
+            tuple(request.prompt_token_ids),
+            tuple(request.output_token_ids),
+            sampling,
+            stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
+            max_tokens=max_tokens,
+            gang=gang,
+        )
+        self._next_seq_id += 1
+        return seq
+
+    def _seed_of(self, request: EngineRequest) -> int:
+        return self._draw_seed() if request.sampling.seed is None else request.sampling.seed

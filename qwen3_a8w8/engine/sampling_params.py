@@ -1,0 +1,174 @@
+"""What a request may ask of the sampler and of the end of its generation.
+
+Validated once, when it is made: nothing past admission has to doubt a value.
+Knows no tokenizer, so stop strings are matched elsewhere (`text/output.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from qwen3_a8w8.config import MAX_LOGPROBS
+from qwen3_a8w8.errors import InvalidRequestError
+
+MAX_STOP_STRINGS = 16
+MAX_SEED = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """Decoding settings of one request; names and meanings are vLLM's.
+
+    The order of application is: logit_bias, min_tokens, penalties, temperature, min_p,
+    top_k, top_p, then one draw keyed by (seed, position).
+
+    Attributes:
+        max_tokens: most tokens to generate (>= 1); None: as many as the context has room for.
+        min_tokens: end-of-sequence and stop tokens are barred before that many tokens (>= 0).
+        temperature: 0 is greedy; range [0, 100].
+        top_k: keep the k most likely tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set of tokens whose probability reaches this; (0, 1].
+        min_p: drop tokens less likely than this share of the most likely one; [0, 1].
+        seed: 0 to 2**63 - 1; None: the engine draws one. A seed fixes the answer.
+        presence_penalty: [-2, 2], subtracted once from the logit of each token generated so far.
+        frequency_penalty: [-2, 2], subtracted once per occurrence in the output.
+        repetition_penalty: (0, 10], divides positive and multiplies negative logits of tokens
+            in prompt or output.
+        logit_bias: token id -> value in [-100, 100], added to the logit.
+        stop: strings that end the generation; they are not part of the text.
+        stop_token_ids: ids that end the generation, beside the model's own.
+        ignore_eos: go on past the model's end-of-sequence tokens.
+        logprobs: report the log-probability of each token and of this many alternatives
+            (0 to 20) under the model's own distribution; None: don't.
+        n: independent answers to one prompt (1 to 16).
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    max_tokens: int | None = 256
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    n: int = 1
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidRequestError: a value has the wrong type or is outside its range; `param`
+                names the field.
+        """
+        self._check_int("max_tokens", 1, None, is_optional=True)
+        self._check_int("min_tokens", 0, None)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise InvalidRequestError(
+                f"min_tokens {self.min_tokens} is above max_tokens {self.max_tokens}; lower it",
+                param="min_tokens",
+            )
+        self._check_float("temperature", 0.0, 100.0)
+        self._check_int("top_k", -1, None)
+        self._check_float("top_p", 0.0, 1.0, is_low_open=True)
+        self._check_float("min_p", 0.0, 1.0)
+        self._check_int("seed", 0, MAX_SEED, is_optional=True)
+        self._check_float("presence_penalty", -2.0, 2.0)
+        self._check_float("frequency_penalty", -2.0, 2.0)
+        self._check_float("repetition_penalty", 0.0, 10.0, is_low_open=True)
+        self._check_int("logprobs", 0, MAX_LOGPROBS, is_optional=True)
+        self._check_int("n", 1, 16)
+        # Accept what callers naturally write, a single string or any sequence.
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        if len(stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in stop):
+            raise InvalidRequestError(
+                f"stop has {len(stop)} entries {stop!r:.200}; expected at most "
+                f"{MAX_STOP_STRINGS} non-empty strings",
+                param="stop",
+            )
+        object.__setattr__(self, "stop", stop)
+        ids = tuple(self.stop_token_ids or ())
+        if not all(_is_int(i) and i >= 0 for i in ids):
+            raise InvalidRequestError(
+                f"stop_token_ids is {ids!r:.200}, expected token ids of at least 0",
+                param="stop_token_ids",
+            )
+        object.__setattr__(self, "stop_token_ids", ids)
+        bias = dict(self.logit_bias or {})
+        for token_id, value in bias.items():
+            if not (_is_int(token_id) and token_id >= 0):
+                raise InvalidRequestError(
+                    f"logit_bias has the key {token_id!r}, expected a token id of at least 0",
+                    param="logit_bias",
+                )
+            if not (_is_number(value) and -100.0 <= value <= 100.0):
+                raise InvalidRequestError(
+                    f"logit_bias[{token_id}] is {value!r}, expected a number from -100 to 100",
+                    param="logit_bias",
+                )
+        object.__setattr__(self, "logit_bias", bias)
+
+    def with_seed(self, seed: int) -> SamplingParams:
+        """The same settings with `seed` in place of the present one."""
+        return replace(self, seed=seed)
+
+    def check_vocabulary(self, vocab_size: int) -> None:
+        """Checks the token ids that only a model can judge.
+
+        Raises:
+            InvalidRequestError: an id in `logit_bias` or `stop_token_ids` is no token.
+        """
+        for param, ids in (
+            ("logit_bias", self.logit_bias),
+            ("stop_token_ids", self.stop_token_ids),
+        ):
+            for token_id in ids:
+                if token_id >= vocab_size:
+                    raise InvalidRequestError(
+                        f"{param} names token {token_id}, but the vocabulary ends at "
+                        f"{vocab_size - 1}",
+                        param=param,
+                    )
+
+    def _check_int(
+        self, name: str, low: int, high: int | None, *, is_optional: bool = False
+    ) -> None:
+        value: Any = getattr(self, name)
+        if value is None and is_optional:
+            return
+        if not _is_int(value) or value < low or (high is not None and value > high):
+            upper = "" if high is None else f" and at most {high}"
+            raise InvalidRequestError(
+                f"{name} is {value!r}, expected an integer of at least {low}{upper}", param=name
+            )
+
+    def _check_float(
+        self, name: str, low: float, high: float, *, is_low_open: bool = False
+    ) -> None:
+        value: Any = getattr(self, name)
+        is_good = _is_number(value) and (low < value if is_low_open else low <= value)
+        if not is_good or value > high:
+            bracket = "(" if is_low_open else "["
+            raise InvalidRequestError(
+                f"{name} is {value!r}, expected a number in {bracket}{low:g}, {high:g}]",
+                param=name,
+            )
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

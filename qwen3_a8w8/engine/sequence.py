@@ -1,0 +1,185 @@
+"""One token sequence on its way through the engine, and a batch that stays together.
+
+Holds the state that scheduling turns on: which tokens are known, which positions
+are computed, which blocks they are in. Takes no decision; `scheduler.py` does.
+
+Counting with a step in flight: `token_ids` are known to this process,
+`num_in_flight` more have been (or are about to be) sampled on the device.
+Everything is keyed by absolute position, never by step, so a sequence that is
+computed twice gives the same tokens twice.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from qwen3_a8w8.engine.plan import SequenceStart
+from qwen3_a8w8.engine.request import FinishReason
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.kv_cache.prefix_index import BlockKey, extend_block_keys
+
+
+class SequenceState(Enum):
+    """Where a sequence is in its life."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class Sequence:
+    """A prompt and its growing output.
+
+    Attributes:
+        seq_id: ascending in the order of arrival.
+        token_ids: prompt and output as far as known here.
+        num_prompt_tokens: how many of them are the prompt.
+        num_resumed_tokens: output tokens an earlier run had produced.
+        sampling: settings, with the seed filled in and `n` = 1.
+        stop_token_ids: ids that end it.
+        max_tokens: most output tokens, after clamping to the room there is.
+        is_clamped: whether that is less than what was asked for.
+        gang: the explicit batch it belongs to, or None.
+        state: waiting, running or finished.
+        finish_reason: why it ended, once it has.
+        is_started: whether the runner has been told of it.
+        block_ids: its block table.
+        num_computed_tokens: positions whose K and V are written by the plans made so far.
+        num_in_flight: samples planned but not known yet.
+        prefill_end: positions to compute before it can decode, set at each admission.
+        num_published_blocks: leading blocks that are findable in the prefix cache.
+        num_cached_tokens: tokens taken from the prefix cache at its first admission.
+        num_preemptions: how often its blocks were taken away.
+        last_decode_step: id of the last step that decoded it, -1 before.
+    """
+
+    __slots__ = (
+        "_block_keys",
+        "block_ids",
+        "finish_reason",
+        "gang",
+        "is_clamped",
+        "is_started",
+        "last_decode_step",
+        "max_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_in_flight",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_published_blocks",
+        "num_resumed_tokens",
+        "prefill_end",
+        "sampling",
+        "seq_id",
+        "state",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(
+        self,
+        seq_id: int,
+        prompt_token_ids: tuple[int, ...],
+        output_token_ids: tuple[int, ...],
+        sampling: SamplingParams,
+        *,
+        stop_token_ids: tuple[int, ...],
+        max_tokens: int,
+        gang: Gang | None = None,
+    ) -> None:
+        self.seq_id = seq_id
+        self.token_ids = [*prompt_token_ids, *output_token_ids]
+        self.num_prompt_tokens = len(prompt_token_ids)
+        self.num_resumed_tokens = len(output_token_ids)
+        self.sampling = sampling
+        self.stop_token_ids = stop_token_ids
+        self.max_tokens = max_tokens
+        self.is_clamped = sampling.max_tokens is not None and max_tokens < sampling.max_tokens
+        self.gang = gang
+        self.state = SequenceState.WAITING
+        self.finish_reason: FinishReason | None = None
+        self.is_started = False
+        self.block_ids: list[int] = []
+        self.num_computed_tokens = 0
+        self.num_in_flight = 0
+        self.prefill_end = 0
+        self.num_published_blocks = 0
+        self.num_cached_tokens = 0
+        self.num_preemptions = 0
+        self.last_decode_step = -1
+        self._block_keys: list[BlockKey] = []
+        if gang is not None:
+            gang.members.append(self)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Output tokens known here."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_total_tokens(self) -> int:
+        """Tokens the runner will know once every plan made so far is done."""
+        return len(self.token_ids) + self.num_in_flight
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Running, with positions left to compute before it can decode."""
+        return self.state is SequenceState.RUNNING and self.num_computed_tokens < self.prefill_end
+
+    @property
+    def can_decode(self) -> bool:
+        """Prefilled, and not known to end by length with the samples in flight."""
+        return (
+            self.state is SequenceState.RUNNING
+            and self.num_computed_tokens >= self.prefill_end
+            and self.num_output_tokens + self.num_in_flight < self.max_tokens
+        )
+
+    def block_keys(self, block_size: int) -> list[BlockKey]:
+        """Prefix-cache keys of the full blocks of the known tokens."""
+        extend_block_keys(self._block_keys, self.token_ids, block_size)
+        return self._block_keys
+
+    def start_message(self) -> SequenceStart:
+        """What the runner has to know of it."""
+        return SequenceStart(
+            seq_id=self.seq_id,
+            prompt_token_ids=tuple(self.token_ids[: self.num_prompt_tokens]),
+            output_token_ids=tuple(self.token_ids[self.num_prompt_tokens :]),
+            sampling=self.sampling,
+            stop_token_ids=self.stop_token_ids,
+        )
+
+    def append(self, token_id: int) -> FinishReason | None:
+        """Takes in a sampled token and says whether it ends the sequence."""
+        # min_tokens counts tokens before the stop token, which is when the runner bars it.
+        may_stop = self.num_output_tokens >= self.sampling.min_tokens
+        self.token_ids.append(token_id)
+        if may_stop and token_id in self.stop_token_ids:
+            return "stop"
+        if self.num_output_tokens >= self.max_tokens:
+            return "length"
+        return None
+
+
+class Gang:
+    """The sequences of an explicit batch: they decode together, and with nobody else.
+
+    Attributes:
+        batch_size: size of every decode dispatch of the batch, also after rows have ended.
+        members: its sequences, in the order of the prompts.
+    """
+
+    __slots__ = ("batch_size", "members")
+
+    def __init__(self, batch_size: int) -> None:
+        self.batch_size = batch_size
+        self.members: list[Sequence] = []
+
+    @property
+    def is_prefilled(self) -> bool:
+        """Whether no live member has to be admitted or prefilled any more."""
+        return not any(
+            member.state is SequenceState.WAITING or member.is_prefilling for member in self.members
+        )

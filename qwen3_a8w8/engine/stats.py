@@ -1,0 +1,97 @@
+"""What the engine has done and holds right now, in numbers.
+
+`StepCounters` only grow; `EngineStats` is a snapshot for metrics, logs and tests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Why the last step was composed as it was.
+
+    Attributes:
+        step_id: of its plan.
+        num_prefill_tokens: prompt tokens in its chunks.
+        num_prefill_chunks: its chunks.
+        decode_batch_size: size of its decode dispatch, 0 without one.
+        num_decode_rows: live rows in it.
+        num_ready: sequences that could have decoded.
+        decode_reason: why that size and those rows.
+        preempted: sequences whose blocks were taken away for it.
+        blocked: why the first waiting sequence wasn't admitted, or "".
+    """
+
+    step_id: int
+    num_prefill_tokens: int
+    num_prefill_chunks: int
+    decode_batch_size: int
+    num_decode_rows: int
+    num_ready: int
+    decode_reason: str
+    preempted: tuple[int, ...]
+    blocked: str
+
+
+@dataclass(slots=True)
+class StepCounters:
+    """Totals since the engine was made.
+
+    Attributes:
+        num_steps: plans made, those that only release left out.
+        num_prefill_tokens: positions computed by prefill, recomputation included.
+        num_prefix_query_tokens: prompt tokens looked up in the prefix cache.
+        num_prefix_hit_tokens: those of them that were found.
+        num_preemptions: times a sequence lost its blocks.
+        num_decode_rows: live rows over all decode dispatches.
+        decode_batches: decode dispatches by batch size.
+    """
+
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_prefix_query_tokens: int = 0
+    num_prefix_hit_tokens: int = 0
+    num_preemptions: int = 0
+    num_decode_rows: int = 0
+    decode_batches: dict[int, int] = field(default_factory=dict)
+
+    def count(self, decision: Decision) -> None:
+        """Adds a step."""
+        self.num_steps += 1
+        self.num_prefill_tokens += decision.num_prefill_tokens
+        self.num_preemptions += len(decision.preempted)
+        if decision.decode_batch_size:
+            num_before = self.decode_batches.get(decision.decode_batch_size, 0)
+            self.decode_batches[decision.decode_batch_size] = num_before + 1
+            self.num_decode_rows += decision.num_decode_rows
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStats:
+    """A snapshot of the engine.
+
+    Attributes:
+        num_waiting: sequences without blocks.
+        num_running: sequences with blocks.
+        num_blocks_in_use: KV blocks held by sequences; 0 when idle.
+        num_blocks_free: KV blocks that can be had, cached ones included.
+        num_active_rows: live rows of the last decode dispatch.
+        num_finished: sequences ended so far, by finish reason.
+        decode_fill_ratio: live rows / rows over all decode dispatches, 0.0 before the first.
+        device_time_s: seconds the runner was busy.
+        counters: totals.
+        last_decision: why the last step was composed as it was.
+    """
+
+    num_waiting: int
+    num_running: int
+    num_blocks_in_use: int
+    num_blocks_free: int
+    num_active_rows: int
+    num_finished: dict[str, int]
+    decode_fill_ratio: float
+    device_time_s: float
+    counters: StepCounters
+    last_decision: Decision | None

@@ -1,0 +1,83 @@
+"""Every exception this package raises on purpose.
+
+One tree, so that a caller can catch `Qwen3A8W8Error` and know that whatever
+else arrives is a defect. This module knows nothing of HTTP: the table from
+exception to status and code is `deployments/http_errors.py`.
+"""
+
+from __future__ import annotations
+
+
+class Qwen3A8W8Error(Exception):
+    """Base of all errors; the message gives the fact, the value, the limit and the remedy."""
+
+
+class ConfigError(Qwen3A8W8Error):
+    """A setting, a flag or a combination of them can't be used."""
+
+
+class CheckpointError(Qwen3A8W8Error):
+    """A checkpoint is missing, damaged, misshapen or of a kind that isn't supported."""
+
+
+class KernelUnavailableError(Qwen3A8W8Error):
+    """A device or an instruction set was asked for by name and can't run here."""
+
+
+class SignatureError(Qwen3A8W8Error):
+    """A callable's annotations, its dims or the arguments of one call break the contract."""
+
+
+class InvalidRequestError(Qwen3A8W8Error):
+    """A request can't be served as it is written.
+
+    Attributes:
+        param: name of the offending request field, or None.
+        code: short machine-readable reason, or None.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions cross process boundaries; the keyword-only fields must travel along.
+        return (_rebuild, (type(self), self.args[0] if self.args else "", self.param, self.code))
+
+
+class ContextLengthError(InvalidRequestError):
+    """Prompt plus requested tokens don't fit the context or the KV cache."""
+
+
+class UnsupportedBatchSizeError(InvalidRequestError):
+    """A batch has a size that the runner doesn't decode."""
+
+
+class CapacityError(Qwen3A8W8Error):
+    """The server is full; the same request may succeed later.
+
+    Attributes:
+        retry_after_s: seconds after which a new attempt is sensible.
+    """
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild_capacity, (self.args[0] if self.args else "", self.retry_after_s))
+
+
+class EngineDeadError(Qwen3A8W8Error):
+    """The engine, its actor or its device is gone; requests in flight can't go on there."""
+
+
+def _rebuild(
+    cls: type[InvalidRequestError], message: str, param: str | None, code: str | None
+) -> InvalidRequestError:
+    return cls(message, param=param, code=code)
+
+
+def _rebuild_capacity(message: str, retry_after_s: float) -> CapacityError:
+    return CapacityError(message, retry_after_s=retry_after_s)

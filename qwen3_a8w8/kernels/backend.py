@@ -1,0 +1,185 @@
+"""What a device's kernels must offer, and how a callable is compiled for them.
+
+`compile_callable` records a Python function (see `program.py`), lowers it on a
+backend and returns a `CompiledCallable` that checks every argument before
+anything is dispatched. It makes no sample tensors: neither weights nor inputs
+exist yet when it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from qwen3_a8w8.errors import SignatureError
+from qwen3_a8w8.kernels.program import Program, Ref, record
+from qwen3_a8w8.kernels.signature import Signature, TensorLike
+
+
+class Executable(Protocol):
+    """A lowered program."""
+
+    def bind(self, constants: Mapping[str, Any]) -> None:
+        """Takes all constants by name, as `Backend.pack` returned them; keeps references."""
+        ...
+
+    def run(self, args: Mapping[str, TensorLike], dims: Mapping[str, int]) -> None:
+        """One dispatch; blocks until the outputs are written.
+
+        Args:
+            args: already checked against the signature.
+            dims: values of the run-time Dims.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees scratch memory; may be called again."""
+        ...
+
+
+class Backend(Protocol):
+    """One device's kernels.
+
+    Attributes:
+        name: unique, with everything that changes results or speed of compiled code, such as
+            the instruction path; part of the compile cache's key.
+        device: torch device type of all arguments.
+    """
+
+    name: str
+    device: str
+
+    def lower(self, program: Program) -> Executable:
+        """Turns a program into something that runs; allocates no tensors."""
+        ...
+
+    def pack(self, ref: Ref, tensor: TensorLike) -> Any:
+        """Lays a constant out as the kernels want it.
+
+        Args:
+            ref: the constant's declaration (dtype, shape, layout).
+            tensor: row-major on the CPU, of exactly that dtype and shape; it may be kept
+                without a copy or released, so the caller must not write to it afterwards.
+
+        Returns:
+            Whatever `Executable.bind` of this backend takes.
+        """
+        ...
+
+    def describe(self) -> dict[str, str | int | float]:
+        """Device, instruction path, threads ... for logs and reports."""
+        ...
+
+    def close(self) -> None:
+        """Stops threads and frees what the backend holds; may be called again."""
+        ...
+
+
+class CompiledCallable:
+    """A callable bound to a backend; call it with keyword arguments."""
+
+    def __init__(self, program: Program, executable: Executable, device: str) -> None:
+        self._program = program
+        self._executable = executable
+        self._device = device
+        self._is_bound = not program.constants
+
+    @property
+    def signature(self) -> Signature:
+        """The contract of its arguments."""
+        return self._program.signature
+
+    @property
+    def constants(self) -> dict[str, Ref]:
+        """What `bind` expects, by name."""
+        return self._program.constants
+
+    def bind(self, constants: Mapping[str, Any]) -> None:
+        """Gives the callable its weights, packed by the same backend.
+
+        Args:
+            constants: a superset of `self.constants` by name.
+
+        Raises:
+            SignatureError: one is missing.
+        """
+        missing = sorted(self.constants.keys() - constants.keys())
+        if missing:
+            raise SignatureError(
+                f"{self.signature.name}: {len(missing)} constants are missing, the first is "
+                f"{missing[0]!r}; bind all of CompiledCallable.constants"
+            )
+        self._executable.bind({name: constants[name] for name in self.constants})
+        self._is_bound = True
+
+    def __call__(self, **args: TensorLike) -> None:
+        """Checks the arguments, then runs; outputs are written in place.
+
+        Raises:
+            SignatureError: an argument doesn't fit, or constants aren't bound yet.
+            UnsupportedBatchSizeError: a batch size that isn't compiled.
+        """
+        dims = self.signature.check(args, self._device)
+        if not self._is_bound:
+            raise SignatureError(f"{self.signature.name} has no constants yet; call bind first")
+        self._executable.run(args, dims)
+
+    def close(self) -> None:
+        """Frees scratch memory; may be called again."""
+        self._executable.close()
+
+
+CacheKey = tuple[Any, ...]
+
+
+class Compiler:
+    """Compiles callables for one backend and keeps them.
+
+    The cache's key is made of owned, hashable values: the function, the resolved signature,
+    the static dims, the options and the backend's name.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._cache: dict[CacheKey, CompiledCallable] = {}
+
+    def compile(
+        self,
+        fn: Callable[..., Any],
+        dims: Mapping[str, int],
+        options: Mapping[str, int | float] | None = None,
+    ) -> CompiledCallable:
+        """Compiles `fn` from its annotations alone.
+
+        Args:
+            fn: see `signature.py`.
+            dims: values of the static extents by name.
+            options: numbers that the function looks up.
+
+        Returns:
+            A callable without constants; the same object for the same arguments.
+
+        Raises:
+            SignatureError: the annotations or the function's ops break the contract.
+        """
+        options = dict(options or {})
+        key = (
+            fn,
+            tuple(sorted(dims.items())),
+            tuple(sorted(options.items())),
+            self.backend.name,
+        )
+        compiled = self._cache.get(key)
+        if compiled is None:
+            program = record(fn, dims, options)
+            executable = self.backend.lower(program)
+            compiled = CompiledCallable(program, executable, self.backend.device)
+            self._cache[key] = compiled
+        return compiled
+
+    def close(self) -> None:
+        """Closes every compiled callable and the backend; may be called again."""
+        for compiled in self._cache.values():
+            compiled.close()
+        self._cache.clear()
+        self.backend.close()

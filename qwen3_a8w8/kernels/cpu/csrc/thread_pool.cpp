@@ -1,0 +1,204 @@
+#include "thread_pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <string>
+#include <system_error>
+#include <thread>
+
+namespace qw {
+namespace {
+
+// Some 30 to 100 microseconds: longer than the serial ops between two parallel ones, shorter
+// than anything a user would notice as a busy idle process.
+constexpr int kSpins = 2000;
+
+inline void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+int affinity_cores() {
+#if defined(__linux__)
+  cpu_set_t mask;
+  if (sched_getaffinity(0, sizeof mask, &mask) == 0) return CPU_COUNT(&mask);
+#endif
+  return static_cast<int>(std::thread::hardware_concurrency());
+}
+
+// Cores that the cgroup's quota is worth, or 0 where there is none.
+int quota_cores() {
+  std::ifstream v2("/sys/fs/cgroup/cpu.max");
+  std::string quota;
+  double period = 0;
+  if (v2 >> quota >> period && quota != "max" && period > 0) {
+    return static_cast<int>(std::ceil(std::stod(quota) / period));
+  }
+  std::ifstream v1_quota("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
+  std::ifstream v1_period("/sys/fs/cgroup/cpu/cpu.cfs_period_us");
+  double v1 = 0;
+  if (v1_quota >> v1 && v1_period >> period && v1 > 0 && period > 0) {
+    return static_cast<int>(std::ceil(v1 / period));
+  }
+  return 0;
+}
+
+}  // namespace
+
+int usable_cores() {
+  int cores = std::max(1, affinity_cores());
+  const int quota = quota_cores();
+  return quota > 0 ? std::max(1, std::min(cores, quota)) : cores;
+}
+
+ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads)) {
+  scratch_.resize(num_threads_);
+  start();
+}
+
+ThreadPool::~ThreadPool() {
+  close();
+  delete sleep_;
+}
+
+void ThreadPool::start() {
+  pid_ = getpid();
+  sleep_ = new Sleep;
+  sleepers_ = 0;
+  caller_sleeps_ = false;
+  ticket_ = 0;
+  for (int i = 1; i < num_threads_; ++i) {
+    workers_.push_back(std::make_unique<Worker>(Worker{this, i, {}}));
+    const int error = pthread_create(&workers_.back()->thread, nullptr, entry, workers_.back().get());
+    if (error != 0) {
+      workers_.pop_back();
+      close();
+      throw std::system_error(error, std::generic_category(), "starting a kernel thread");
+    }
+  }
+}
+
+void ThreadPool::adopt_process() {
+  if (pid_ == getpid()) return;
+  for (auto& worker : workers_) worker.release();  // their threads exist in the parent only
+  workers_.clear();
+  if (stop_) {
+    pid_ = getpid();
+    return;
+  }
+  start();
+}
+
+void ThreadPool::close() {
+  if (pid_ != getpid()) {
+    for (auto& worker : workers_) worker.release();
+    workers_.clear();
+  } else if (!workers_.empty()) {
+    {
+      std::lock_guard<std::mutex> lock(sleep_->mutex);
+      stop_ = true;
+      sleep_->work.notify_all();
+    }
+    for (auto& worker : workers_) pthread_join(worker->thread, nullptr);
+    workers_.clear();
+  }
+  stop_ = true;
+  for (auto& buffer : scratch_) buffer.release();
+  shared_.release();
+}
+
+char* ThreadPool::scratch(int thread, size_t bytes) {
+  scratch_[thread].reserve(bytes);
+  return scratch_[thread].data();
+}
+
+char* ThreadPool::shared(size_t bytes) {
+  shared_.reserve(bytes);
+  return shared_.data();
+}
+
+void* ThreadPool::entry(void* argument) {
+  auto* worker = static_cast<Worker*>(argument);
+  worker->pool->work_loop(worker->index);
+  return nullptr;
+}
+
+bool ThreadPool::has_chunks() const {
+  const uint64_t ticket = ticket_.load();
+  return (ticket & 0xffffffffu) < (ticket >> 32);
+}
+
+void ThreadPool::take_chunks(int thread) {
+  int64_t taken = 0;
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while ((ticket & 0xffffffffu) < (ticket >> 32)) {
+    // Number and next chunk are claimed in one step, so a thread that comes late can't take a
+    // chunk of a job whose task it hasn't read: the job's fields are stable until all of its
+    // chunks, ours included, are done.
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
+    task_(context_, static_cast<int64_t>(ticket & 0xffffffffu), thread);
+    ++taken;
+    ticket = ticket_.load(std::memory_order_acquire);
+    if ((ticket & 0xffffffffu) >= (ticket >> 32)) break;
+  }
+  if (taken == 0) return;
+  const int64_t count = count_;
+  if (done_.fetch_add(taken) + taken == count && thread != 0 && caller_sleeps_.load()) {
+    std::lock_guard<std::mutex> lock(sleep_->mutex);
+    sleep_->finished.notify_one();
+  }
+}
+
+void ThreadPool::work_loop(int thread) {
+  for (;;) {
+    int spins = 0;
+    while (!has_chunks() && !stop_.load(std::memory_order_relaxed) && spins < kSpins) {
+      pause();
+      ++spins;
+    }
+    if (!has_chunks()) {
+      std::unique_lock<std::mutex> lock(sleep_->mutex);
+      sleepers_.fetch_add(1);
+      sleep_->work.wait(lock, [this] { return stop_.load() || has_chunks(); });
+      sleepers_.fetch_sub(1);
+      if (stop_.load()) return;
+    }
+    take_chunks(thread);
+  }
+}
+
+void ThreadPool::parallel(int64_t count, Task task, void* context) {
+  if (count <= 1 || workers_.empty()) {
+    for (int64_t i = 0; i < count; ++i) task(context, i, 0);
+    return;
+  }
+  task_ = task;
+  context_ = context;
+  count_ = count;
+  done_.store(0, std::memory_order_relaxed);
+  ticket_.store(static_cast<uint64_t>(count) << 32);
+  if (sleepers_.load() > 0) {
+    std::lock_guard<std::mutex> lock(sleep_->mutex);
+    sleep_->work.notify_all();
+  }
+  take_chunks(0);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != count; ++spins) {
+    if (spins < kSpins) {
+      pause();
+      continue;
+    }
+    std::unique_lock<std::mutex> lock(sleep_->mutex);
+    caller_sleeps_ = true;
+    sleep_->finished.wait(lock, [&] { return done_.load() == count; });
+    caller_sleeps_ = false;
+  }
+}
+
+}  // namespace qw

@@ -1,0 +1,80 @@
+// A pool whose threads take chunks from one atomic counter, so that a thread that loses its
+// core to a neighbour process delays the others by one chunk at most.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "aligned_buffer.h"
+#include "team.h"
+
+namespace qw {
+
+// Cores this process may use: the affinity mask, cut down to the cgroup's CPU quota.
+int usable_cores();
+
+class ThreadPool final : public Team {
+ public:
+  explicit ThreadPool(int num_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  void parallel(int64_t count, Task task, void* context) override;
+  int size() const override { return num_threads_; }
+  char* scratch(int thread, size_t bytes) override;
+  char* shared(size_t bytes) override;
+
+  // Starts the threads again in a child process, which inherits none.
+  void adopt_process();
+
+  // Joins the threads and frees scratch memory; the pool then runs everything on the caller.
+  void close();
+
+  // One program runs at a time; callers hold this.
+  std::mutex& run_mutex() { return run_mutex_; }
+
+ private:
+  struct Worker {
+    ThreadPool* pool;
+    int index;
+    pthread_t thread;
+  };
+  // What sleepers wait on, replaced as a whole after a fork: a mutex copied while held would
+  // stay locked for ever.
+  struct Sleep {
+    std::mutex mutex;
+    std::condition_variable work, finished;
+  };
+
+  void start();
+  static void* entry(void* worker);
+  void work_loop(int thread);
+  void take_chunks(int thread);
+  bool has_chunks() const;
+
+  int num_threads_;
+  int pid_ = 0;
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::vector<AlignedBuffer> scratch_;
+  AlignedBuffer shared_;
+  std::mutex run_mutex_;
+
+  // High word: number of chunks of the current job; low word: the next one to take.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int64_t> done_{0};
+  alignas(64) Task task_ = nullptr;
+  void* context_ = nullptr;
+  int64_t count_ = 0;
+  std::atomic<int> sleepers_{0};
+  std::atomic<bool> caller_sleeps_{false};
+  std::atomic<bool> stop_{false};
+  Sleep* sleep_ = nullptr;
+};
+
+}  // namespace qw

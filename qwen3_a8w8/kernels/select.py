@@ -1,0 +1,31 @@
+"""Chooses the backend of a device."""
+
+from __future__ import annotations
+
+import logging
+
+from qwen3_a8w8.errors import KernelUnavailableError
+from qwen3_a8w8.kernels.backend import Backend
+
+logger = logging.getLogger(__name__)
+
+
+def select_backend(device: str, num_threads: int | None) -> Backend:
+    """Makes the backend for a device.
+
+    Args:
+        device: "auto", "cpu", "npu" or "cuda".
+        num_threads: CPU threads; None: the cores this process may use.
+
+    Raises:
+        KernelUnavailableError: the device was asked for by name and can't run here.
+    """
+    if device in ("npu", "cuda"):
+        raise KernelUnavailableError(
+            f"device {device!r} has no kernels in this version; use device='cpu' or 'auto'"
+        )
+    from qwen3_a8w8.kernels.cpu.backend import CpuBackend  # loads the native library
+
+    if device == "auto":
+        logger.info("device auto: cpu (npu and cuda have no kernels in this version)")
+    return CpuBackend(num_threads=num_threads)

@@ -1,0 +1,246 @@
+"""Qwen3 dense in A8W8: the three callables prefill, decode and sample.
+
+Their annotations are the contract (see `kernels/signature.py`); their bodies are
+recorded once per backend. Knows no device and no checkpoint: constants are
+named here and bound by whoever loads weights.
+
+Source: "Qwen3 Technical Report", 2025, section 2 (architecture).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from qwen3_a8w8.config import DECODE_BATCH_SIZES, MAX_LOGPROBS, TOKENS_PER_ROW
+from qwen3_a8w8.errors import UnsupportedBatchSizeError
+from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS, KvCache, Ops
+from qwen3_a8w8.kernels.program import ConstLayout, Ref
+from qwen3_a8w8.kernels.signature import (
+    BFLOAT16,
+    FLOAT32,
+    INT8,
+    INT32,
+    INT64,
+    Dim,
+    In,
+    InOut,
+    Out,
+    Static,
+)
+
+BATCH = Dim("BATCH", choices=DECODE_BATCH_SIZES, error=UnsupportedBatchSizeError)
+PREFILL_TOKENS = Dim("PREFILL_TOKENS")
+NUM_SEQS = Dim("NUM_SEQS")
+NUM_LOGITS = Dim("NUM_LOGITS", low=0)
+NUM_BLOCKS = Dim("NUM_BLOCKS")
+MAX_BLOCKS_PER_SEQ = Dim("MAX_BLOCKS_PER_SEQ")
+NUM_BIASES = Dim("NUM_BIASES", low=0)
+NUM_HISTORY = Dim("NUM_HISTORY", low=0)
+
+NUM_LAYERS = Static("NUM_LAYERS")
+KV_HEADS = Static("KV_HEADS")
+BLOCK_SIZE = Static("BLOCK_SIZE")
+HEAD_DIM = Static("HEAD_DIM")
+VOCAB = Static("VOCAB")
+
+Cache = Annotated[Ref, InOut(INT8, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM)]
+CacheScale = Annotated[Ref, InOut(FLOAT32, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE)]
+RowInt = Annotated[Ref, In(INT32, BATCH)]
+RowFloat = Annotated[Ref, In(FLOAT32, BATCH)]
+RowRange = Annotated[Ref, In(INT32, BATCH, 2)]
+ActiveRows = Annotated[Ref, In(INT32, 1, counts=BATCH)]
+
+
+def prefill(
+    ops: Ops,
+    token_ids: Annotated[Ref, In(INT32, PREFILL_TOKENS)],
+    positions: Annotated[Ref, In(INT32, PREFILL_TOKENS)],
+    context_lens: Annotated[Ref, In(INT32, PREFILL_TOKENS)],
+    seq_index: Annotated[Ref, In(INT32, PREFILL_TOKENS)],
+    slot_mapping: Annotated[Ref, In(INT32, PREFILL_TOKENS)],
+    block_tables: Annotated[Ref, In(INT32, NUM_SEQS, MAX_BLOCKS_PER_SEQ)],
+    logits_indices: Annotated[Ref, In(INT32, NUM_LOGITS)],
+    k_cache: Cache,
+    v_cache: Cache,
+    k_scale: CacheScale,
+    v_scale: CacheScale,
+    logits: Annotated[Ref, Out(FLOAT32, NUM_LOGITS, VOCAB)],
+) -> Ref:
+    """Computes packed chunks of several sequences, and logits where they are wanted.
+
+    Args:
+        ops: the op set.
+        token_ids: the chunks' ids, one sequence after the other.
+        positions: position of each token in its sequence.
+        context_lens: positions + 1.
+        seq_index: row of `block_tables` that each token belongs to, ascending.
+        slot_mapping: cache slot that each token's K and V go to.
+        block_tables: block ids of each sequence; unused entries are the scratch block.
+        logits_indices: indices of the tokens whose logits are wanted; may be empty.
+        k_cache, v_cache, k_scale, v_scale: the paged cache, updated.
+        logits: written.
+
+    Returns:
+        `logits`.
+    """
+    cache = KvCache(k_cache, v_cache, k_scale, v_scale)
+    hidden = _embed(ops, token_ids)
+    for layer in range(ops.dims["NUM_LAYERS"]):
+        hidden = _layer(
+            ops,
+            layer,
+            hidden,
+            positions,
+            slot_mapping,
+            cache,
+            block_tables,
+            context_lens,
+            seq_index,
+        )
+    return _logits(ops, ops.gather_rows(hidden, logits_indices), logits)
+
+
+def decode(
+    ops: Ops,
+    token_ids: Annotated[Ref, In(INT32, BATCH, TOKENS_PER_ROW)],
+    num_active: ActiveRows,
+    positions: RowInt,
+    seq_lens: RowInt,
+    slot_mapping: RowInt,
+    block_tables: Annotated[Ref, In(INT32, BATCH, MAX_BLOCKS_PER_SEQ)],
+    k_cache: Cache,
+    v_cache: Cache,
+    k_scale: CacheScale,
+    v_scale: CacheScale,
+    logits: Annotated[Ref, Out(FLOAT32, BATCH, VOCAB)],
+) -> Ref:
+    """One token of each live row.
+
+    Args:
+        ops: the op set.
+        token_ids: column 0 is the row's token, the others are 0.
+        num_active: number of live rows; they come first.
+        positions: position of each row's token.
+        seq_lens: positions + 1 for live rows, 0 for idle ones.
+        slot_mapping: cache slot of each row's token; a scratch slot for idle rows.
+        block_tables: block ids of each row; unused entries are the scratch block.
+        k_cache, v_cache, k_scale, v_scale: the paged cache, updated.
+        logits: written for live rows.
+
+    Returns:
+        `logits`.
+    """
+    del num_active  # the signature makes it the live count of BATCH
+    cache = KvCache(k_cache, v_cache, k_scale, v_scale)
+    hidden = _embed(ops, token_ids)
+    for layer in range(ops.dims["NUM_LAYERS"]):
+        hidden = _layer(
+            ops, layer, hidden, positions, slot_mapping, cache, block_tables, seq_lens, None
+        )
+    return _logits(ops, hidden, logits)
+
+
+def sample(
+    ops: Ops,
+    logits: Annotated[Ref, In(FLOAT32, BATCH, VOCAB)],
+    num_active: ActiveRows,
+    temperature: RowFloat,
+    top_k: RowInt,
+    top_p: RowFloat,
+    min_p: RowFloat,
+    seeds: Annotated[Ref, In(INT64, BATCH)],
+    positions: RowInt,
+    repetition_penalty: RowFloat,
+    presence_penalty: RowFloat,
+    frequency_penalty: RowFloat,
+    num_logprobs: RowInt,
+    bias_range: RowRange,
+    bias_ids: Annotated[Ref, In(INT32, NUM_BIASES)],
+    bias_values: Annotated[Ref, In(FLOAT32, NUM_BIASES)],
+    history_range: RowRange,
+    history_ids: Annotated[Ref, In(INT32, NUM_HISTORY)],
+    history_counts: Annotated[Ref, In(INT32, NUM_HISTORY)],
+    sampled_ids: Annotated[Ref, Out(INT32, BATCH, TOKENS_PER_ROW)],
+    logprobs: Annotated[Ref, Out(FLOAT32, BATCH)],
+    top_ids: Annotated[Ref, Out(INT32, BATCH, MAX_LOGPROBS)],
+    top_logprobs: Annotated[Ref, Out(FLOAT32, BATCH, MAX_LOGPROBS)],
+) -> tuple[Ref, Ref, Ref, Ref]:
+    """Draws one token per live row; every argument is explained at `Ops.sample`.
+
+    `positions` is the position of the token that is being drawn.
+    """
+    del num_active
+    arguments = locals()
+    controls = {name: arguments[name] for name in SAMPLE_CONTROLS}
+    return ops.sample(logits, controls, sampled_ids, logprobs, top_ids, top_logprobs)
+
+
+def _embed(ops: Ops, token_ids: Ref) -> Ref:
+    shape = (ops.dims["VOCAB"], ops.dims["HIDDEN"])
+    return ops.embed(token_ids, ops.constant("embed_tokens", BFLOAT16, shape))
+
+
+def _layer(
+    ops: Ops,
+    layer: int,
+    hidden: Ref,
+    positions: Ref,
+    slot_mapping: Ref,
+    cache: KvCache,
+    block_tables: Ref,
+    context_lens: Ref,
+    seq_index: Ref | None,
+) -> Ref:
+    dims, eps = ops.dims, ops.options["rms_norm_eps"]
+    width, inner, head_dim = dims["HIDDEN"], dims["INTERMEDIATE"], dims["HEAD_DIM"]
+    q_size, kv_size = dims["NUM_HEADS"] * head_dim, dims["KV_HEADS"] * head_dim
+    prefix = f"layers.{layer}"
+
+    def norm(name: str, size: int) -> Ref:
+        return ops.constant(f"{prefix}.{name}", FLOAT32, (size,))
+
+    x_q, x_scale = ops.rms_norm_quant(hidden, norm("input_norm", width), eps)
+    qkv = ops.linear(
+        x_q, x_scale, ops.linear_weight(f"{prefix}.qkv_proj", q_size + 2 * kv_size, width)
+    )
+    q = ops.qk_norm_rope_cache(
+        qkv,
+        norm("q_norm", head_dim),
+        norm("k_norm", head_dim),
+        ops.constant("rope", FLOAT32, (dims["MAX_POSITIONS"], head_dim)),
+        positions,
+        slot_mapping,
+        cache,
+        layer=layer,
+        eps=eps,
+    )
+    attended = ops.attention(
+        q,
+        cache,
+        block_tables,
+        context_lens,
+        seq_index,
+        layer=layer,
+        scale=1.0 / math.sqrt(head_dim),
+    )
+    a_q, a_scale = ops.quantize(attended)
+    o_proj = ops.linear_weight(f"{prefix}.o_proj", width, q_size)
+    hidden = ops.linear_add(a_q, a_scale, o_proj, hidden)
+
+    x_q, x_scale = ops.rms_norm_quant(hidden, norm("post_attention_norm", width), eps)
+    gate_up = ops.linear(
+        x_q, x_scale, ops.linear_weight(f"{prefix}.gate_up_proj", 2 * inner, width)
+    )
+    h_q, h_scale = ops.silu_mul_quant(gate_up)
+    return ops.linear_add(
+        h_q, h_scale, ops.linear_weight(f"{prefix}.down_proj", width, inner), hidden
+    )
+
+
+def _logits(ops: Ops, hidden: Ref, logits: Ref) -> Ref:
+    dims = ops.dims
+    norm = ops.constant("final_norm", FLOAT32, (dims["HIDDEN"],))
+    x = ops.rms_norm(hidden, norm, ops.options["rms_norm_eps"])
+    weight = ops.constant("lm_head", BFLOAT16, (dims["VOCAB"], dims["HIDDEN"]), ConstLayout.LM_HEAD)
+    return ops.lm_head(x, weight, logits)

@@ -1,0 +1,73 @@
+"""From a checkpoint to the constants that the callables of `qwen3.py` name.
+
+Fuses q, k, v and gate, up along their outputs (exact, since each output channel
+has its own scale) and packs each constant for the backend as soon as it is
+read, so that at most one layer is held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qwen3_a8w8.checkpoint import names
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.kernels.program import Ref
+from qwen3_a8w8.model.rope import rope_table
+
+_FUSED_LINEARS = {
+    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
+    "o_proj": ("o_proj",),
+    "gate_up_proj": ("gate_proj", "up_proj"),
+    "down_proj": ("down_proj",),
+}
+_NORMS = {
+    "input_norm": "input_layernorm",
+    "post_attention_norm": "post_attention_layernorm",
+    "q_norm": "self_attn.q_norm",
+    "k_norm": "self_attn.k_norm",
+}
+
+Pack = Callable[[Ref, Tensor], Any]
+
+
+def load_constants(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) -> dict[str, Any]:
+    """Reads and packs every constant.
+
+    Args:
+        checkpoint: an open checkpoint.
+        refs: the constants that the compiled callables declare, by name.
+        pack: the backend's `pack`.
+
+    Returns:
+        Packed constants by name.
+
+    Raises:
+        CheckpointError: a tensor can't be read or isn't finite.
+    """
+    config = checkpoint.config
+    constants: dict[str, Any] = {}
+
+    def add(name: str, tensor: Tensor) -> None:
+        constants[name] = pack(refs[name], tensor)
+
+    rope_shape = refs["rope"].shape
+    add("rope", rope_table(int(str(rope_shape[0])), config.head_dim, config.rope_theta))
+    embedding = checkpoint.tensor(names.EMBED_TOKENS)
+    add("embed_tokens", embedding)
+    is_tied = config.tie_word_embeddings
+    add("lm_head", embedding if is_tied else checkpoint.tensor(names.LM_HEAD))
+    add("final_norm", checkpoint.tensor(names.FINAL_NORM))
+    for layer in range(config.num_layers):
+        for short, full in _NORMS.items():
+            add(f"layers.{layer}.{short}", checkpoint.tensor(names.norm_tensor(layer, full)))
+        for fused, parts in _FUSED_LINEARS.items():
+            linears = [checkpoint.linear(layer, part) for part in parts]
+            w_q = torch.cat([linear.w_q for linear in linears])
+            w_scale = torch.cat([linear.w_scale for linear in linears])
+            add(f"layers.{layer}.{fused}.w_q", w_q)
+            add(f"layers.{layer}.{fused}.w_scale", w_scale)
+    return constants

@@ -1,0 +1,94 @@
+"""A chat completion that isn't streamed: output deltas in, one response out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
+from qwen3_a8w8.openai.chat_response import (
+    ChatFinishReason,
+    ChatMessage,
+    ChatResponse,
+    ChatResponseChoice,
+    make_choice_logprobs,
+    make_message_call,
+)
+from qwen3_a8w8.openai.chat_stream import check_all_finished
+from qwen3_a8w8.openai.response import ResponseIdentity, make_usage
+from qwen3_a8w8.text.output import OutputDelta
+
+
+class ChatCollector:
+    """Gathers the output of one request."""
+
+    def __init__(
+        self,
+        identity: ResponseIdentity,
+        *,
+        num_choices: int,
+        prompt_tokens: int,
+        parsing: ChatParsing | None = None,
+    ) -> None:
+        """Makes the collector; arguments as for `ChatStream`."""
+        self._identity = identity
+        self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
+        self._pieces: list[list[ChatPiece]] = [[] for _ in range(num_choices)]
+        self._prompt_tokens = prompt_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        """Every choice has its finish reason."""
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    def feed(self, index: int, delta: OutputDelta) -> None:
+        """Takes new output of choice `index`."""
+        self._pieces[index].append(self._choices[index].feed(delta))
+
+    def response(self, cached_tokens: int | None = None) -> ChatResponse:
+        """The whole response.
+
+        Raises:
+            EngineDeadError: a choice has no finish reason yet; the output ended too early.
+        """
+        check_all_finished(self._choices)
+        completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        return ChatResponse(
+            id=self._identity.id,
+            object="chat.completion",
+            created=self._identity.created,
+            model=self._identity.model,
+            system_fingerprint=self._identity.system_fingerprint,
+            choices=[
+                _response_choice(index, pieces, choice.finish_reason)
+                for index, (pieces, choice) in enumerate(
+                    zip(self._pieces, self._choices, strict=True)
+                )
+                if choice.finish_reason is not None
+            ],
+            usage=make_usage(self._prompt_tokens, completion_tokens, cached_tokens),
+        )
+
+
+def _response_choice(
+    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason
+) -> ChatResponseChoice:
+    content = "".join(piece.content for piece in pieces)
+    reasoning = "".join(piece.reasoning for piece in pieces)
+    calls = [make_message_call(call) for piece in pieces for call in piece.calls]
+    extra: dict[str, Any] = {}
+    if reasoning:
+        extra["reasoning_content"] = reasoning
+    if calls:
+        extra["tool_calls"] = calls
+    message = ChatMessage(
+        role="assistant",
+        content=None if calls and not content else content,
+        refusal=None,
+        **extra,
+    )
+    return ChatResponseChoice(
+        index=index,
+        message=message,
+        logprobs=make_choice_logprobs([entry for piece in pieces for entry in piece.logprobs]),
+        finish_reason=finish_reason,
+    )

@@ -1,0 +1,151 @@
+"""Shapes of chat completion chunks and responses.
+
+`reasoning_content` is the field in which Qwen3 and others put the think block;
+everything else is OpenAI's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from qwen3_a8w8.openai.response import ResponseModel, Usage
+from qwen3_a8w8.text.output import LogprobEntry, TokenLogprob
+from qwen3_a8w8.text.tool_calls import ToolCall
+
+ChatFinishReason = Literal["stop", "length", "tool_calls"]
+
+
+class TopLogprob(ResponseModel):
+    """An alternative at one position; `bytes` are the token's UTF-8 bytes."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ContentLogprob(TopLogprob):
+    """The sampled token at one position."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(ResponseModel):
+    """Log-probabilities of new tokens."""
+
+    content: list[ContentLogprob]
+    refusal: None
+
+
+class FunctionCall(ResponseModel):
+    """Name and arguments (JSON text) of a call."""
+
+    name: str
+    arguments: str
+
+
+class MessageToolCall(ResponseModel):
+    """A call in a whole message."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class DeltaToolCall(MessageToolCall):
+    """A call in a chunk; pieces of one call share the index."""
+
+    index: int
+
+
+class ChatDelta(ResponseModel):
+    """What a chunk adds to the message."""
+
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[DeltaToolCall] | None = None
+
+
+class ChunkChoice(ResponseModel):
+    """One choice's part of a chunk."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChoiceLogprobs | None
+    finish_reason: ChatFinishReason | None
+
+
+class ChatChunk(ResponseModel):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: list[ChunkChoice]
+    usage: Usage | None = None
+
+
+class ChatMessage(ResponseModel):
+    """A whole answer."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: str | None = None
+    tool_calls: list[MessageToolCall] | None = None
+
+
+class ChatResponseChoice(ResponseModel):
+    """One choice of a response."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChoiceLogprobs | None
+    finish_reason: ChatFinishReason
+
+
+class ChatResponse(ResponseModel):
+    """Body of a chat completion that isn't streamed."""
+
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: list[ChatResponseChoice]
+    usage: Usage
+
+
+def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | None:
+    """Log-probabilities in the form of chat completions; None where there are none."""
+    if not entries:
+        return None
+    content = [
+        ContentLogprob(
+            token=entry.sampled.token,
+            logprob=entry.sampled.logprob,
+            bytes=list(entry.sampled.token_bytes),
+            top_logprobs=[_top_logprob(token) for token in entry.top],
+        )
+        for entry in entries
+    ]
+    return ChoiceLogprobs(content=content, refusal=None)
+
+
+def make_message_call(call: ToolCall) -> MessageToolCall:
+    """A call of a whole message."""
+    function = FunctionCall(name=call.name, arguments=call.arguments)
+    return MessageToolCall(id=call.call_id, type="function", function=function)
+
+
+def make_delta_call(call: ToolCall) -> DeltaToolCall:
+    """A call of a chunk."""
+    function = FunctionCall(name=call.name, arguments=call.arguments)
+    return DeltaToolCall(index=call.index, id=call.call_id, type="function", function=function)
+
+
+def _top_logprob(token: TokenLogprob) -> TopLogprob:
+    return TopLogprob(token=token.token, logprob=token.logprob, bytes=list(token.token_bytes))

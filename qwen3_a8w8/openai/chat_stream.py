@@ -1,0 +1,145 @@
+"""A streamed chat completion: output deltas in, chunks out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
+from qwen3_a8w8.openai.chat_response import (
+    ChatChunk,
+    ChatDelta,
+    ChatFinishReason,
+    ChunkChoice,
+    make_choice_logprobs,
+    make_delta_call,
+)
+from qwen3_a8w8.openai.response import ResponseIdentity, Usage, make_usage
+from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
+
+
+class ChatStream:
+    """Writes the chunks of one request.
+
+    Each choice begins with a chunk that carries the role and ends with one that carries
+    its only finish reason. Log-probabilities of tokens whose text is still held back go
+    out with the choice's next chunk.
+    """
+
+    def __init__(
+        self,
+        identity: ResponseIdentity,
+        *,
+        num_choices: int,
+        prompt_tokens: int,
+        parsing: ChatParsing | None = None,
+        has_usage: bool = False,
+    ) -> None:
+        """Makes the stream.
+
+        Args:
+            identity: id, time and model that every chunk repeats.
+            num_choices: answers to the prompt (`n`).
+            prompt_tokens: length of the prompt.
+            parsing: how answers are split; default: reasoning, no tools.
+            has_usage: end with a usage chunk.
+        """
+        self._identity = identity
+        self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
+        self._is_begun = [False] * num_choices
+        self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
+        self._prompt_tokens = prompt_tokens
+        self._has_usage = has_usage
+
+    @property
+    def is_finished(self) -> bool:
+        """Every choice has its finish reason."""
+        return all(choice.finish_reason is not None for choice in self._choices)
+
+    def feed(self, index: int, delta: OutputDelta) -> list[ChatChunk]:
+        """Chunks for new output of choice `index`; none while its text is held back."""
+        if self._choices[index].finish_reason is not None:
+            return []
+        piece = self._choices[index].feed(delta)
+        self._logprobs[index] += piece.logprobs
+        chunks = []
+        if not self._is_begun[index]:
+            self._is_begun[index] = True
+            chunks.append(self._chunk(index, ChatDelta(role="assistant", content="")))
+        for part in _deltas(piece):
+            chunks.append(self._chunk(index, part, self._take_logprobs(index)))
+        if piece.finish_reason is not None:
+            logprobs = self._take_logprobs(index)
+            chunks.append(self._chunk(index, ChatDelta(), logprobs, piece.finish_reason))
+        return chunks
+
+    def finish(self, cached_tokens: int | None = None) -> list[ChatChunk]:
+        """The usage chunk, if it was asked for.
+
+        Raises:
+            EngineDeadError: a choice has no finish reason yet; the output ended too early.
+        """
+        check_all_finished(self._choices)
+        if not self._has_usage:
+            return []
+        completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        usage = make_usage(self._prompt_tokens, completion_tokens, cached_tokens)
+        return [self._envelope([], usage)]
+
+    def _take_logprobs(self, index: int) -> tuple[LogprobEntry, ...]:
+        logprobs, self._logprobs[index] = self._logprobs[index], ()
+        return logprobs
+
+    def _chunk(
+        self,
+        index: int,
+        delta: ChatDelta,
+        logprobs: tuple[LogprobEntry, ...] = (),
+        finish_reason: ChatFinishReason | None = None,
+    ) -> ChatChunk:
+        choice = ChunkChoice(
+            index=index,
+            delta=delta,
+            logprobs=make_choice_logprobs(logprobs),
+            finish_reason=finish_reason,
+        )
+        return self._envelope([choice], None)
+
+    def _envelope(self, choices: list[ChunkChoice], usage: Usage | None) -> ChatChunk:
+        # With include_usage every other chunk says `usage: null`; otherwise none has the field.
+        extra: dict[str, Any] = {"usage": usage} if self._has_usage else {}
+        return ChatChunk(
+            id=self._identity.id,
+            object="chat.completion.chunk",
+            created=self._identity.created,
+            model=self._identity.model,
+            system_fingerprint=self._identity.system_fingerprint,
+            choices=choices,
+            **extra,
+        )
+
+
+def check_all_finished(choices: list[ChatChoice]) -> None:
+    """Checks that no choice is left open.
+
+    Raises:
+        EngineDeadError: one has no finish reason.
+    """
+    for index, choice in enumerate(choices):
+        if choice.finish_reason is None:
+            raise EngineDeadError(
+                f"the output of choice {index} ended after {choice.num_tokens} tokens without a "
+                "finish reason; send the request again"
+            )
+
+
+def _deltas(piece: ChatPiece) -> list[ChatDelta]:
+    """One delta per kind, in the order in which the model wrote them."""
+    deltas = []
+    if piece.reasoning:
+        deltas.append(ChatDelta(reasoning_content=piece.reasoning))
+    if piece.content:
+        deltas.append(ChatDelta(content=piece.content))
+    if piece.calls:
+        deltas.append(ChatDelta(tool_calls=[make_delta_call(call) for call in piece.calls]))
+    return deltas

@@ -1,0 +1,81 @@
+"""Body of `POST /v1/completions`."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from qwen3_a8w8.config import MAX_LOGPROBS
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+
+DEFAULT_MAX_TOKENS = 16
+"""Tokens generated when a text completion doesn't say; OpenAI's value."""
+
+Prompt = str | list[int]
+
+
+def _is_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(item) is int for item in value)
+
+
+def _as_prompts(value: object) -> list[Prompt]:
+    """A list of prompts out of the four shapes that the field may have."""
+    prompts = [value] if isinstance(value, str) or (value and _is_ids(value)) else value
+    if not isinstance(prompts, list) or not prompts:
+        raise ValueError(
+            "expected a non-empty string, a list of strings, a list of token ids or a list of "
+            "lists of token ids"
+        )
+    is_text = isinstance(prompts[0], str)
+    for position, prompt in enumerate(prompts):
+        if not (isinstance(prompt, str) if is_text else _is_ids(prompt)):
+            raise ValueError(
+                f"prompt {position} is a {type(prompt).__name__}; expected all prompts to be "
+                "strings, or all lists of token ids"
+            )
+        if not prompt:
+            raise ValueError(f"prompt {position} is empty; expected at least one token")
+        if not is_text and min(prompt) < 0:
+            raise ValueError(f"prompt {position} has the token id {min(prompt)}, expected >= 0")
+    return cast("list[Prompt]", prompts)
+
+
+class CompletionRequest(SamplingFields):
+    """A text completion request; `prompt` is always a list once parsed."""
+
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts)]
+    echo: bool | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+
+    @model_validator(mode="after")
+    def _check_completion(self) -> CompletionRequest:
+        if self.echo and self.logprobs is not None:
+            raise FieldError(
+                "echo with logprobs needs log-probabilities of the prompt, which aren't "
+                "computed; leave one of them out",
+                "echo",
+            )
+        if self.best_of is not None and self.best_of != self.num_choices:
+            raise FieldError(
+                f"best_of is {self.best_of}, but n is {self.num_choices}; only equal values are "
+                "supported",
+                "best_of",
+            )
+        if self.suffix:
+            raise FieldError("suffix is set; insertion isn't supported, leave it out", "suffix")
+        return self
+
+    def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
+        """Decoding settings; a field that was sent goes before the checkpoint's default.
+
+        Raises:
+            InvalidRequestError: a value is outside its range.
+        """
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        return self._sampling_params(defaults, max_tokens=max_tokens, logprobs=self.logprobs)

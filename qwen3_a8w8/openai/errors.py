@@ -1,0 +1,62 @@
+"""The body of an error in OpenAI's shape, for HTTP answers and for frames of a broken stream.
+
+Which HTTP status goes with an exception isn't decided here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from qwen3_a8w8.errors import (
+    CapacityError,
+    ContextLengthError,
+    EngineDeadError,
+    InvalidRequestError,
+    Qwen3A8W8Error,
+    UnsupportedBatchSizeError,
+)
+
+_CODES: tuple[tuple[type[Exception], str], ...] = (
+    (ContextLengthError, "context_length_exceeded"),
+    (UnsupportedBatchSizeError, "unsupported_batch_size"),
+    (CapacityError, "server_overloaded"),
+    (EngineDeadError, "engine_dead"),
+)
+
+
+def error_body(error: BaseException, *, code: str | None = None) -> dict[str, Any]:
+    """The error as a client's library reads it.
+
+    An exception from outside this package's tree is a defect: its text may hold anything, so
+    the client only learns that it happened.
+
+    Args:
+        error: what went wrong.
+        code: goes before the exception's own code.
+
+    Returns:
+        `{"error": {"message", "type", "param", "code"}}`.
+    """
+    own_code = error.code if isinstance(error, InvalidRequestError) else None
+    is_ours = isinstance(error, Qwen3A8W8Error)
+    return {
+        "error": {
+            "message": str(error) if is_ours else "the server failed; see its log",
+            "type": _error_type(error),
+            "param": error.param if isinstance(error, InvalidRequestError) else None,
+            "code": code or own_code or _default_code(error),
+        }
+    }
+
+
+def _error_type(error: BaseException) -> str:
+    if isinstance(error, InvalidRequestError):
+        return "invalid_request_error"
+    return "overloaded_error" if isinstance(error, CapacityError) else "server_error"
+
+
+def _default_code(error: BaseException) -> str | None:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return None if isinstance(error, Qwen3A8W8Error) else "internal_error"

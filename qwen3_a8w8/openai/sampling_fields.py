@@ -1,0 +1,141 @@
+"""The request fields that chat and text completions share, and their way to `SamplingParams`.
+
+Every field may be null or missing; the checkpoint's generation_config.json then
+decides, where it has a say. Ranges are `SamplingParams`' own business.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.openai.request import FieldError, RequestModel
+from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _by_token_id(value: object) -> object:
+    """JSON has string keys only; a client in Python may have used numbers."""
+    if not isinstance(value, dict):
+        return value
+    biases = {}
+    for key, bias in value.items():
+        text = str(key)
+        if not (text.isascii() and text.isdecimal() and len(text) <= 18):
+            raise ValueError(f"key {text[:40]!r} is no token id, expected digits only")
+        biases[int(text)] = bias
+    return biases
+
+
+class StreamOptions(BaseModel):
+    """What a stream tells beside the text."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    include_usage: bool | None = None
+
+
+class ResponseFormat(BaseModel):
+    """Form of the answer; only free text for now."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: str
+
+
+class SamplingFields(RequestModel):
+    """Common fields; names and meanings are OpenAI's, the rest are vLLM's."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    min_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    n: int | None = None
+    seed: int | None = None
+    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = None
+    stop_token_ids: list[int] | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Annotated[dict[int, float] | None, BeforeValidator(_by_token_id)] = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    response_format: ResponseFormat | None = None
+    user: str | None = None
+    metadata: dict[str, Any] | None = None
+
+    @model_validator(mode="after")
+    def _check_common(self) -> SamplingFields:
+        if self.stream_options is not None and not self.stream:
+            raise FieldError(
+                "stream_options is set, but stream is not true; set stream or leave it out",
+                "stream_options",
+            )
+        if self.response_format is not None and self.response_format.type != "text":
+            raise FieldError(
+                f"response_format has type {self.response_format.type!r}; only 'text' is supported",
+                "response_format",
+            )
+        return self
+
+    @property
+    def is_stream(self) -> bool:
+        """The answer is to be streamed."""
+        return bool(self.stream)
+
+    @property
+    def has_stream_usage(self) -> bool:
+        """A stream ends with a usage chunk."""
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def num_choices(self) -> int:
+        """Answers per prompt."""
+        return 1 if self.n is None else self.n
+
+    def _sampling_params(
+        self, defaults: GenerationDefaults, *, max_tokens: int | None, logprobs: int | None
+    ) -> SamplingParams:
+        fields: dict[str, Any] = {
+            "max_tokens": max_tokens,
+            "logprobs": logprobs,
+            "temperature": defaults.temperature,
+            "top_p": defaults.top_p,
+            "top_k": defaults.top_k,
+            "min_p": defaults.min_p,
+            "repetition_penalty": defaults.repetition_penalty,
+        }
+        for name in _COPIED_FIELDS:
+            value = getattr(self, name)
+            if value is not None:
+                fields[name] = value
+        for name in ("stop", "stop_token_ids"):
+            fields[name] = tuple(getattr(self, name) or ())
+        return SamplingParams(**fields)
+
+
+_COPIED_FIELDS = (
+    "min_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "n",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "ignore_eos",
+    "skip_special_tokens",
+)

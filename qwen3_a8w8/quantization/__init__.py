@@ -1,0 +1,20 @@
+"""Int8 quantisation: the schemes and the exact arithmetic behind them.
+
+Knows tensors, nothing of files or models. Start at `int8.py`.
+"""
+
+from qwen3_a8w8.quantization.int8 import (
+    PerChannel,
+    PerToken,
+    dequantize,
+    quantize_activation,
+    quantize_weight,
+)
+
+__all__ = [
+    "PerChannel",
+    "PerToken",
+    "dequantize",
+    "quantize_activation",
+    "quantize_weight",
+]

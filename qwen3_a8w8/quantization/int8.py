@@ -1,0 +1,156 @@
+"""Symmetric int8 quantisation in torch, exact: the rule that every kernel is held to.
+
+One rule for weights and activations: `scale = max(absmax, EPS) / 127`,
+`q = clamp(round_half_to_even(x / scale), -127, 127)`, all in float32. What
+differs is which values share a scale, and that is what a scheme says.
+
+This module doesn't know files, layers or devices' kernels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+INT8_MAX = 127
+"""Largest magnitude written by our quantiser; -128 is never produced (but may be read)."""
+
+EPS = 1e-10
+"""Floor of absmax. Keeps an all-zero row at q = 0 with a finite, non-zero scale: EPS / 127 is
+a normal float32, and so is its reciprocal."""
+
+_BLOCK_ELEMENTS = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class PerChannel:
+    """One scale per output channel of a weight.
+
+    Example: `[out=4096, in=1024]` -> scale `[4096]`.
+    """
+
+    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the scale for a weight of `shape` `[out, in]`."""
+        return shape[:1]
+
+
+@dataclass(frozen=True, slots=True)
+class PerToken:
+    """One scale per token: everything but the last dimension keeps its own scale.
+
+    Example: `[num_tokens=7, hidden=1024]` -> scale `[7]`;
+    `[num_tokens=7, kv_heads=8, head_dim=128]` -> scale `[7, 8]` (the KV cache's rule).
+    """
+
+    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Shape of the scale for activations of `shape` `[..., width]`."""
+        return shape[:-1]
+
+
+def _scale_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    absmax = rows.abs().amax(dim=-1)
+    return absmax.clamp_min(EPS) / INT8_MAX
+
+
+def _quantize_rows(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    # Divide, don't multiply by the reciprocal: the two differ at ties.
+    # torch.round rounds half to even.
+    quotient = rows / scale.unsqueeze(-1)
+    return quotient.round_().clamp_(-INT8_MAX, INT8_MAX).to(torch.int8)
+
+
+def _representable_scale(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Rounds `scale` to `dtype`, upwards only where rounding down would clip.
+
+    A scale rounded down makes absmax / scale exceed 127. Up to 127.5 that still rounds to 127
+    and costs no more than half a step; beyond it (float16 subnormals, and anything that
+    underflows to zero) the next number up is taken.
+    """
+    if dtype == torch.float32:
+        return scale
+    rounded = scale.to(dtype)
+    clips = rounded.float() * (INT8_MAX + 0.5) < scale * INT8_MAX
+    # Adding one to the bits of a positive float gives the next one up.
+    next_up = (rounded.view(torch.int16) + 1).view(dtype)
+    return torch.where(clips, next_up, rounded).float()
+
+
+def quantize_weight(
+    weight: torch.Tensor, *, scale_dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises a weight with one scale per output channel (`PerChannel`).
+
+    Args:
+        weight: `[out, in]`, any float dtype, finite.
+        scale_dtype: dtype in which the scales will be stored (float32, bfloat16 or float16).
+            They are rounded to it before they are used, so that `w_q * w_scale` is consistent
+            with what a reader of the stored scales gets.
+
+    Returns:
+        `w_q` `[out, in]` int8 in -127..127 and `w_scale` `[out]` float32, always positive and
+        finite. Every element is reproduced within `w_scale / 2` (plus rounding in float32).
+
+    Raises:
+        ValueError: the weight isn't a matrix, or isn't finite (quantising it would hide damage).
+    """
+    if weight.ndim != 2:
+        raise ValueError(f"weight has shape {tuple(weight.shape)}, expected [out, in]")
+    num_out, num_in = weight.shape
+    w_q = torch.empty((num_out, num_in), dtype=torch.int8)
+    w_scale = torch.empty(num_out, dtype=torch.float32)
+    # In blocks of rows, so that the float32 copies stay in cache and never add up to a second
+    # copy of a large weight. Rows are independent: the blocks don't change the result.
+    block = max(1, _BLOCK_ELEMENTS // num_in)
+    for start in range(0, num_out, block):
+        rows = weight[start : start + block].float()
+        scale = _scale_of_rows(rows)
+        finite = torch.isfinite(scale)
+        if not bool(finite.all()):
+            channel = start + int((~finite).nonzero()[0])
+            raise ValueError(f"output channel {channel} holds NaN or infinity")
+        scale = _representable_scale(scale, scale_dtype)
+        w_scale[start : start + block] = scale
+        w_q[start : start + block] = _quantize_rows(rows, scale)
+    return w_q, w_scale
+
+
+def quantize_activation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Quantises activations with one scale per token (`PerToken`).
+
+    Args:
+        x: `[..., width]`, any float dtype, finite.
+
+    Returns:
+        `x_q` `[..., width]` int8 in -127..127 and `x_scale` `[...]` float32, positive.
+        For values that aren't finite the result is unspecified.
+    """
+    rows = x.float()
+    scale = _scale_of_rows(rows)
+    return _quantize_rows(rows, scale), scale
+
+
+def dequantize(
+    q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Gives `q * scale`, the scale applying to the last dimension of `q`.
+
+    Serves both schemes: `[out, in]` with `[out]`, and `[..., width]` with `[...]`.
+
+    Args:
+        q: int8 `[..., width]`.
+        scale: float `[...]`.
+        dtype: dtype of the result; the product is taken in float32 and rounded once.
+
+    Returns:
+        `[..., width]` of `dtype`.
+
+    Raises:
+        ValueError: the shape of the scale isn't that of `q` without its last dimension.
+    """
+    if scale.shape != q.shape[:-1]:
+        raise ValueError(
+            f"scale has shape {tuple(scale.shape)}, expected {tuple(q.shape[:-1])} "
+            f"for values of shape {tuple(q.shape)}"
+        )
+    return (q.float() * scale.float().unsqueeze(-1)).to(dtype)

@@ -1,0 +1,288 @@
+"""Executes step plans: prefill, decode and sample on one device.
+
+The runner owns weights, KV cache and compiled callables through its worker, and
+remembers each live sequence's ids. It decides nothing: who runs, where blocks
+lie and when a sequence ends is the scheduler's business (`engine/`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint, open_checkpoint
+from qwen3_a8w8.checkpoint.resolve import resolve_model
+from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig, ModelConfig
+from qwen3_a8w8.engine.plan import (
+    RunnerCapabilities,
+    SampledToken,
+    StepPlan,
+    StepResult,
+    TokenLogprobs,
+)
+from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
+from qwen3_a8w8.kernels.select import select_backend
+from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
+from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.model.weights import load_constants
+from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
+from qwen3_a8w8.runner.sequences import RunnerSequence
+from qwen3_a8w8.runner.sizing import free_host_memory_bytes, num_kv_blocks
+from qwen3_a8w8.runner.validation import validate_plan
+from qwen3_a8w8.runner.warm_up import warm_up
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+
+MAX_PREFILL_SEQS = 16
+"""Most chunks in one prefill dispatch; each may need a row of the sampler."""
+
+_DTYPES = {"int32": INT32, "int64": DType.INT64, "float32": FLOAT32}
+
+
+class ModelRunner:
+    """One model on one device; implements `engine.plan.Runner`.
+
+    Args:
+        checkpoint: open checkpoint; read during construction, not needed afterwards.
+        config: how to run it.
+        backend: kernels; owned by the runner from now on.
+
+    Raises:
+        ConfigError: max_model_len or the KV cache doesn't fit.
+        CheckpointError: a tensor can't be read.
+    """
+
+    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, backend: Backend) -> None:
+        self.model = checkpoint.config
+        self.config = config
+        self.max_model_len = _max_model_len(self.model, config)
+        self.max_blocks_per_seq = -(-self.max_model_len // config.block_size)
+        self.worker = Worker(backend.device)
+        self.cache: dict[str, WorkerTensor] = {}
+        self._compiler = Compiler(backend)
+        self._sequences: dict[int, RunnerSequence] = {}
+        self._inputs: dict[tuple[str, str], WorkerTensor] = {}
+        try:
+            self._compile_and_load(checkpoint, backend)
+            self._size_and_warm_up(backend)
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def load(cls, model: str, config: EngineConfig) -> ModelRunner:
+        """Resolves and opens a model and makes its runner.
+
+        Args:
+            model: directory, "demo" or hub id.
+            config: how to run it.
+
+        Raises:
+            CheckpointError: the model can't be found or read.
+            KernelUnavailableError: the device can't run here.
+            ConfigError: see the class.
+        """
+        with open_checkpoint(resolve_model(model)) as checkpoint:
+            backend = select_backend(config.device, config.num_threads)
+            return cls(checkpoint, config, backend)
+
+    @property
+    def capabilities(self) -> RunnerCapabilities:
+        """What this runner can do, measured step times included."""
+        return self._capabilities
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Runs one step.
+
+        Raises:
+            UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
+            InvalidRequestError: the plan doesn't fit; nothing of it was carried out.
+            EngineDeadError: the model gave logits that aren't finite.
+        """
+        validate_plan(plan, self._sequences, self._capabilities)
+        begin = time.perf_counter()
+        for seq_id in plan.release:
+            self._sequences.pop(seq_id, None)
+        for start in plan.start:
+            self._sequences[start.seq_id] = RunnerSequence(start)
+        sampled = self._prefill(plan) + self._decode(plan)
+        return StepResult(plan.step_id, tuple(sampled), time.perf_counter() - begin)
+
+    def close(self) -> None:
+        """Frees device memory, threads and sequences. Idempotent."""
+        self._sequences.clear()
+        self._inputs.clear()
+        self.cache.clear()
+        self.worker.close()
+        self._compiler.close()
+
+    def dispatch(
+        self, callable_id: int, name: str, arrays: Arrays, **outputs: WorkerTensor
+    ) -> None:
+        """Uploads inputs and runs one callable on the cache.
+
+        Args:
+            callable_id: of prefill, decode or sample.
+            name: prefix under which input memory is kept for the next call.
+            arrays: inputs by parameter name.
+            outputs: further arguments by parameter name.
+        """
+        args = {key: self._upload(name, key, values) for key, values in arrays.items()}
+        self.worker.run(callable_id, {**args, **outputs})
+
+    def dispatch_sample(self, controls: Arrays, size: int) -> dict[str, NDArray[Any]]:
+        """Samples from the first rows of the logits.
+
+        Args:
+            controls: see `packing.pack_sampling`.
+            size: rows, a compiled batch size.
+
+        Returns:
+            The outputs of `qwen3.sample` on the host, by name.
+        """
+        outputs = {
+            name: tensor.view(size, *tensor.shape[1:]) for name, tensor in self._sampled.items()
+        }
+        logits = self.logits_rows(size)
+        self.dispatch(self.sample_id, f"sample{size}", controls, logits=logits, **outputs)
+        return {name: out.to_continuous_tensor().cpu().numpy() for name, out in outputs.items()}
+
+    def logits_rows(self, num_rows: int) -> WorkerTensor:
+        """The first rows of the logits buffer, [num_rows, vocab] float32."""
+        return self._logits.view(num_rows, self.model.vocab_size)
+
+    def _compile_and_load(self, checkpoint: Checkpoint, backend: Backend) -> None:
+        dims = {
+            **self.model.static_dims(),
+            "BLOCK_SIZE": self.config.block_size,
+            "MAX_POSITIONS": self.max_model_len,
+        }
+        options = {"rms_norm_eps": self.model.rms_norm_eps}
+        compiled: list[CompiledCallable] = [
+            self._compiler.compile(fn, dims, options)
+            for fn in (qwen3.prefill, qwen3.decode, qwen3.sample)
+        ]
+        refs = {name: ref for fn in compiled for name, ref in fn.constants.items()}
+        constants = load_constants(checkpoint, refs, backend.pack)
+        for fn in compiled:
+            fn.bind(constants)
+        self.prefill_id, self.decode_id, self.sample_id = map(self.worker.register, compiled)
+
+    def _size_and_warm_up(self, backend: Backend) -> None:
+        rows = max(MAX_PREFILL_SEQS, *self.config.decode_batch_sizes)
+        self._logits = self.worker.alloc((rows, self.model.vocab_size), FLOAT32)
+        self._sampled = {
+            "sampled_ids": self.worker.alloc((rows, TOKENS_PER_ROW), INT32),
+            "logprobs": self.worker.alloc((rows,), FLOAT32),
+            "top_ids": self.worker.alloc((rows, MAX_LOGPROBS), INT32),
+            "top_logprobs": self.worker.alloc((rows, MAX_LOGPROBS), FLOAT32),
+        }
+        # Scratch arenas and thread stacks take their memory now, not when requests are live;
+        # what is free afterwards is what the cache may have.
+        self._alloc_cache(1)
+        decode_step_s = warm_up(self)
+        blocks = num_kv_blocks(
+            self.config, self.model, self.max_model_len, free_host_memory_bytes()
+        )
+        self._alloc_cache(blocks)
+        self._capabilities = RunnerCapabilities(
+            decode_batch_sizes=tuple(sorted(self.config.decode_batch_sizes)),
+            prefill_chunk_tokens=self.config.prefill_chunk_tokens,
+            max_prefill_seqs=MAX_PREFILL_SEQS,
+            block_size=self.config.block_size,
+            num_kv_blocks=blocks,
+            max_model_len=self.max_model_len,
+            vocab_size=self.model.vocab_size,
+            eos_token_ids=self.model.eos_token_ids,
+            decode_step_s=decode_step_s,
+            description=backend.describe(),
+        )
+
+    def _alloc_cache(self, num_blocks: int) -> None:
+        for tensor in self.cache.values():
+            self.worker.free(tensor)
+        model = self.model
+        scales = (model.num_layers, num_blocks, model.num_kv_heads, self.config.block_size)
+        values = (*scales, model.head_dim)
+        self.cache = {
+            "k_cache": self.worker.alloc(values, INT8),
+            "v_cache": self.worker.alloc(values, INT8),
+            "k_scale": self.worker.alloc(scales, FLOAT32),
+            "v_scale": self.worker.alloc(scales, FLOAT32),
+        }
+
+    def _prefill(self, plan: StepPlan) -> list[SampledToken]:
+        if not plan.prefill:
+            return []
+        arrays = pack_prefill(
+            plan.prefill, self._sequences, self.config.block_size, self.max_blocks_per_seq
+        )
+        rows = [self._sequences[c.seq_id] for c in plan.prefill if c.is_sampled]
+        logits = self.logits_rows(len(rows))
+        self.dispatch(self.prefill_id, "prefill", arrays, logits=logits, **self.cache)
+        return self._sample(rows) if rows else []
+
+    def _decode(self, plan: StepPlan) -> list[SampledToken]:
+        batch = plan.decode
+        if batch is None:
+            return []
+        arrays = pack_decode(
+            batch, self._sequences, self.config.block_size, self.max_blocks_per_seq
+        )
+        logits = self.logits_rows(batch.batch_size)
+        name = f"decode{batch.batch_size}"
+        self.dispatch(self.decode_id, name, arrays, logits=logits, **self.cache)
+        return self._sample([self._sequences[row.seq_id] for row in batch.rows])
+
+    def _sample(self, rows: Sequence[RunnerSequence]) -> list[SampledToken]:
+        size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
+        host = self.dispatch_sample(pack_sampling(rows, size), size)
+        return [self._take(host, index, sequence) for index, sequence in enumerate(rows)]
+
+    def _take(
+        self, host: dict[str, NDArray[Any]], index: int, sequence: RunnerSequence
+    ) -> SampledToken:
+        token_id = int(host["sampled_ids"][index, 0])
+        position = len(sequence.token_ids)
+        if token_id < 0:
+            raise EngineDeadError(
+                f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
+                "finite; the checkpoint or a kernel is broken"
+            )
+        sequence.append(token_id)
+        num_top = sequence.sampling.logprobs
+        if num_top is None:
+            return SampledToken(sequence.seq_id, position, token_id)
+        ids = host["top_ids"][index, :num_top].tolist()
+        values = host["top_logprobs"][index, :num_top].tolist()
+        logprobs = TokenLogprobs(
+            float(host["logprobs"][index]), tuple(zip(ids, values, strict=True))
+        )
+        return SampledToken(sequence.seq_id, position, token_id, logprobs)
+
+    def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
+        memory = self._inputs.get((name, key))
+        if memory is None or memory.num_elements < values.size:
+            if memory is not None:
+                self.worker.free(memory)
+            # Twice what is needed, so that inputs that grow slowly don't allocate every step.
+            memory = self.worker.alloc((2 * values.size,), _DTYPES[values.dtype.name])
+            self._inputs[name, key] = memory
+        self.worker.upload(memory, values)
+        return memory.view(*values.shape)
+
+
+def _max_model_len(model: ModelConfig, config: EngineConfig) -> int:
+    limit = model.max_position_embeddings
+    if config.max_model_len is None:
+        return limit
+    if config.max_model_len > limit:
+        raise ConfigError(
+            f"max_model_len is {config.max_model_len}, but the checkpoint was made for "
+            f"{limit} positions; lower it"
+        )
+    return config.max_model_len

@@ -1,0 +1,69 @@
+"""What the runner remembers of each live sequence: its ids and its sampling state."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+from qwen3_a8w8.engine.plan import SequenceStart
+
+
+class RunnerSequence:
+    """One live sequence.
+
+    Attributes:
+        seq_id: its id.
+        sampling: its settings, seed included.
+        token_ids: prompt, then output; grows by what the device samples.
+        num_prompt_tokens: how many of them are the prompt.
+        stop_token_ids: barred while `min_tokens` isn't reached.
+    """
+
+    __slots__ = (
+        "_history",
+        "num_prompt_tokens",
+        "sampling",
+        "seq_id",
+        "stop_token_ids",
+        "token_ids",
+    )
+
+    def __init__(self, start: SequenceStart) -> None:
+        self.seq_id = start.seq_id
+        self.sampling = start.sampling
+        self.token_ids = array("i", start.prompt_token_ids)
+        self.token_ids.extend(start.output_token_ids)
+        self.num_prompt_tokens = len(start.prompt_token_ids)
+        self.stop_token_ids = start.stop_token_ids
+        self._history: dict[int, int] | None = None
+        if self._has_penalties():
+            self._history = dict.fromkeys(start.prompt_token_ids, 0)
+            for token_id, count in Counter(start.output_token_ids).items():
+                self._history[token_id] = count
+
+    @property
+    def history(self) -> dict[int, int]:
+        """Occurrences in the output of each id in prompt or output; empty without penalties."""
+        return self._history if self._history is not None else {}
+
+    @property
+    def biases(self) -> dict[int, float]:
+        """Values added to logits for the next token; -inf bars one."""
+        biases = dict(self.sampling.logit_bias)
+        if len(self.token_ids) - self.num_prompt_tokens < self.sampling.min_tokens:
+            biases.update(dict.fromkeys(self.stop_token_ids, float("-inf")))
+        return biases
+
+    def append(self, token_id: int) -> None:
+        """Takes the token that was sampled for it."""
+        self.token_ids.append(token_id)
+        if self._history is not None:
+            self._history[token_id] = self._history.get(token_id, 0) + 1
+
+    def _has_penalties(self) -> bool:
+        sampling = self.sampling
+        return (
+            sampling.repetition_penalty != 1.0
+            or sampling.presence_penalty != 0.0
+            or sampling.frequency_penalty != 0.0
+        )

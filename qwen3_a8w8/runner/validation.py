@@ -1,0 +1,172 @@
+"""Refuses plans that don't fit, before anything of them is carried out.
+
+A wrong slot would silently overwrite another sequence's cache, so everything
+that addresses device memory is checked here, on the host, by value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from qwen3_a8w8.config import SCRATCH_BLOCK
+from qwen3_a8w8.engine.plan import RunnerCapabilities, SequenceStart, StepPlan
+from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
+from qwen3_a8w8.runner.sequences import RunnerSequence
+
+
+def validate_plan(
+    plan: StepPlan, sequences: Mapping[int, RunnerSequence], capabilities: RunnerCapabilities
+) -> None:
+    """Checks a whole plan against the live sequences.
+
+    Args:
+        plan: the plan.
+        sequences: live sequences by id, before the plan.
+        capabilities: the runner's limits.
+
+    Raises:
+        UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
+        InvalidRequestError: anything else that doesn't fit; `param` names the plan's field.
+    """
+    check = _PlanCheck(plan, sequences, capabilities)
+    check.starts()
+    check.prefill()
+    check.decode()
+
+
+class _PlanCheck:
+    def __init__(
+        self,
+        plan: StepPlan,
+        sequences: Mapping[int, RunnerSequence],
+        capabilities: RunnerCapabilities,
+    ) -> None:
+        self.plan = plan
+        self.capabilities = capabilities
+        # Length in tokens that each sequence will have when its chunk or row is carried out.
+        self.lengths = {
+            seq_id: len(sequence.token_ids)
+            for seq_id, sequence in sequences.items()
+            if seq_id not in plan.release
+        }
+        self.written: dict[int, int] = {}  # block -> the sequence that writes into it
+
+    def fail(self, field: str, message: str) -> None:
+        raise InvalidRequestError(f"step plan {self.plan.step_id}, {field}: {message}", param=field)
+
+    def starts(self) -> None:
+        for start in self.plan.start:
+            if start.seq_id in self.lengths:
+                self.fail("start", f"sequence {start.seq_id} is live already; release it first")
+            self._check_ids(start)
+            self.lengths[start.seq_id] = len(start.prompt_token_ids) + len(start.output_token_ids)
+
+    def _check_ids(self, start: SequenceStart) -> None:
+        vocab_size = self.capabilities.vocab_size
+        if not start.prompt_token_ids:
+            self.fail("start", f"sequence {start.seq_id} has an empty prompt")
+        for token_id in (*start.prompt_token_ids, *start.output_token_ids):
+            if not 0 <= token_id < vocab_size:
+                self.fail(
+                    "start",
+                    f"sequence {start.seq_id} has the token id {token_id}, the vocabulary has "
+                    f"ids 0 to {vocab_size - 1}",
+                )
+
+    def prefill(self) -> None:
+        chunks, limits = self.plan.prefill, self.capabilities
+        num_tokens = sum(chunk.num_tokens for chunk in chunks)
+        if num_tokens > limits.prefill_chunk_tokens or len(chunks) > limits.max_prefill_seqs:
+            self.fail(
+                "prefill",
+                f"{len(chunks)} chunks with {num_tokens} tokens, the limits are "
+                f"{limits.max_prefill_seqs} chunks and {limits.prefill_chunk_tokens} tokens",
+            )
+        seen: set[int] = set()
+        for chunk in chunks:
+            length = self._known("prefill", chunk.seq_id, seen)
+            end = chunk.start + chunk.num_tokens
+            if chunk.start < 0 or chunk.num_tokens < 1 or end > length:
+                self.fail(
+                    "prefill",
+                    f"positions [{chunk.start}, {end}) of sequence {chunk.seq_id}, which has "
+                    f"{length} tokens",
+                )
+            if chunk.is_sampled and end != length:
+                self.fail(
+                    "prefill",
+                    f"a sample after position {end} of sequence {chunk.seq_id}, which has "
+                    f"{length} tokens already",
+                )
+            self._blocks("prefill", chunk.seq_id, chunk.block_ids, chunk.start, end)
+            if chunk.is_sampled:
+                self.lengths[chunk.seq_id] = length + 1
+
+    def decode(self) -> None:
+        batch = self.plan.decode
+        if batch is None:
+            return
+        sizes = self.capabilities.decode_batch_sizes
+        if batch.batch_size not in sizes:
+            raise UnsupportedBatchSizeError(
+                f"step plan {self.plan.step_id} decodes a batch of {batch.batch_size}; this "
+                f"runner decodes batches of {' or '.join(map(str, sizes))}",
+                param="decode",
+                code="unsupported_batch_size",
+            )
+        if not 1 <= len(batch.rows) <= batch.batch_size:
+            self.fail("decode", f"{len(batch.rows)} live rows in a batch of {batch.batch_size}")
+        seen: set[int] = set()
+        for row in batch.rows:
+            length = self._known("decode", row.seq_id, seen)
+            if row.position != length - 1:
+                self.fail(
+                    "decode",
+                    f"position {row.position} of sequence {row.seq_id}, whose newest token is at "
+                    f"{length - 1}",
+                )
+            self._blocks("decode", row.seq_id, row.block_ids, row.position, row.position + 1)
+
+    def _known(self, field: str, seq_id: int, seen: set[int]) -> int:
+        if seq_id not in self.lengths:
+            self.fail(field, f"sequence {seq_id} is unknown; start it first")
+        if seq_id in seen:
+            self.fail(field, f"sequence {seq_id} occurs twice")
+        seen.add(seq_id)
+        return self.lengths[seq_id]
+
+    def _blocks(
+        self, field: str, seq_id: int, block_ids: Sequence[int], start: int, end: int
+    ) -> None:
+        limits = self.capabilities
+        if end > limits.max_model_len:
+            self.fail(
+                field,
+                f"sequence {seq_id} reaches {end} tokens, the limit is {limits.max_model_len}",
+            )
+        needed = -(-end // limits.block_size)
+        if len(block_ids) < needed:
+            self.fail(
+                field,
+                f"sequence {seq_id} has {len(block_ids)} blocks of {limits.block_size} tokens, "
+                f"{end} tokens need {needed}",
+            )
+        most = -(-limits.max_model_len // limits.block_size)
+        if len(block_ids) > most:
+            self.fail(field, f"sequence {seq_id} has {len(block_ids)} blocks, at most {most} fit")
+        if min(block_ids) <= SCRATCH_BLOCK or max(block_ids) >= limits.num_kv_blocks:
+            self.fail(
+                field,
+                f"the blocks of sequence {seq_id} are {min(block_ids)} to {max(block_ids)}, "
+                f"expected 1 to {limits.num_kv_blocks - 1} (block {SCRATCH_BLOCK} is the scratch "
+                "block)",
+            )
+        if len(set(block_ids)) != len(block_ids):
+            self.fail(field, f"the block table of sequence {seq_id} names a block twice")
+        for block in block_ids[start // limits.block_size : needed]:
+            owner = self.written.setdefault(block, seq_id)
+            if owner != seq_id:
+                self.fail(
+                    field,
+                    f"block {block} would be written by the sequences {owner} and {seq_id}",
+                )

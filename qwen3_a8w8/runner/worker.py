@@ -1,0 +1,197 @@
+"""Owner of one device's memory and compiled callables.
+
+Tensors are handed out as `WorkerTensor` handles: dtype, shape and offset into an
+allocation that the worker owns, so that whoever plans and packs needs no device
+pointers. Knows nothing of models or sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qwen3_a8w8.errors import SignatureError
+from qwen3_a8w8.kernels.backend import CompiledCallable
+from qwen3_a8w8.kernels.signature import DType
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    DType.INT8: torch.int8,
+    DType.UINT8: torch.uint8,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.INT32: torch.int32,
+    DType.FLOAT32: torch.float32,
+    DType.INT64: torch.int64,
+}
+
+
+class Allocation:
+    """A piece of device memory; freed when the worker lets go of it."""
+
+    __slots__ = ("memory",)
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory: Tensor | None = memory
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTensor:
+    """A view of worker-owned memory.
+
+    Attributes:
+        allocation: the memory it lies in.
+        dtype: element type; the element size follows from it.
+        shape: extents, row-major and contiguous.
+        offset: first element, counted in elements from the allocation's begin.
+    """
+
+    allocation: Allocation
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in bytes."""
+        return self.num_elements * self.dtype.itemsize
+
+    def view(self, *shape: int, offset: int = 0) -> WorkerTensor:
+        """A contiguous part of this tensor under another shape; nothing is copied.
+
+        Args:
+            shape: extents of the view.
+            offset: its first element, counted from this tensor's first.
+
+        Raises:
+            SignatureError: the view doesn't lie inside this tensor.
+        """
+        count = math.prod(shape)
+        if offset < 0 or min(shape, default=0) < 0 or offset + count > self.num_elements:
+            raise SignatureError(
+                f"a view of shape {shape} at element {offset} needs {offset + count} elements, "
+                f"but the tensor of shape {self.shape} has {self.num_elements}"
+            )
+        return WorkerTensor(self.allocation, self.dtype, tuple(shape), self.offset + offset)
+
+    def to_continuous_tensor(self) -> Tensor:
+        """The memory as a contiguous torch tensor that aliases it, as callables take it.
+
+        Raises:
+            SignatureError: the memory was freed.
+        """
+        memory = self.allocation.memory
+        if memory is None:
+            raise SignatureError(
+                f"the tensor of shape {self.shape} was freed; allocate it again before use"
+            )
+        begin = self.offset * self.dtype.itemsize
+        raw = memory[begin : begin + self.num_bytes]
+        return raw.view(TORCH_DTYPES[self.dtype]).view(self.shape)
+
+
+class Worker:
+    """Allocates, uploads, registers and runs on one device.
+
+    Args:
+        device: torch device type, e.g. "cpu".
+    """
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._allocations: dict[Allocation, int] = {}
+        self._callables: list[CompiledCallable] = []
+        self._ids: dict[CompiledCallable, int] = {}
+        self._is_closed = False
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of device memory that are handed out."""
+        return sum(self._allocations.values())
+
+    def alloc(self, shape: tuple[int, ...], dtype: DType) -> WorkerTensor:
+        """Zeroed device memory.
+
+        Args:
+            shape: extents, each at least 0.
+            dtype: element type.
+
+        Raises:
+            SignatureError: the worker is closed.
+        """
+        self._check_open()
+        num_bytes = math.prod(shape) * dtype.itemsize
+        memory = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
+        allocation = Allocation(memory)
+        self._allocations[allocation] = num_bytes
+        return WorkerTensor(allocation, dtype, tuple(shape))
+
+    def upload(self, target: WorkerTensor, values: NDArray[np.generic]) -> None:
+        """Copies host values into the beginning of a tensor.
+
+        Args:
+            target: device memory.
+            values: contiguous array of the same dtype with at most as many elements.
+
+        Raises:
+            SignatureError: dtype or size don't fit.
+        """
+        if values.dtype.name != target.dtype.label or values.size > target.num_elements:
+            raise SignatureError(
+                f"{values.size} elements of {values.dtype.name} don't fit a tensor of "
+                f"{target.num_elements} elements of {target.dtype.label}"
+            )
+        flat = target.view(values.size).to_continuous_tensor()
+        flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
+
+    def free(self, tensor: WorkerTensor) -> None:
+        """Gives a tensor's whole allocation back; its views become unusable. Idempotent."""
+        if self._allocations.pop(tensor.allocation, None) is not None:
+            tensor.allocation.memory = None
+
+    def register(self, compiled: CompiledCallable) -> int:
+        """Takes a callable; the same one always gets the same id."""
+        self._check_open()
+        callable_id = self._ids.get(compiled)
+        if callable_id is None:
+            callable_id = len(self._callables)
+            self._callables.append(compiled)
+            self._ids[compiled] = callable_id
+        return callable_id
+
+    def run(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> None:
+        """Runs a registered callable; its outputs are written in place.
+
+        Args:
+            callable_id: from `register`.
+            args: tensors by parameter name.
+
+        Raises:
+            SignatureError: an argument doesn't fit, or the worker is closed.
+            UnsupportedBatchSizeError: a batch size that isn't compiled.
+        """
+        self._check_open()
+        tensors = {name: tensor.to_continuous_tensor() for name, tensor in args.items()}
+        self._callables[callable_id](**tensors)
+
+    def close(self) -> None:
+        """Frees everything. Idempotent."""
+        for allocation in self._allocations:
+            allocation.memory = None
+        self._allocations.clear()
+        self._callables.clear()
+        self._ids.clear()
+        self._is_closed = True
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise SignatureError("the worker is closed; make a new one")

@@ -1,0 +1,189 @@
+"""Messages to the prompt text that the model was trained on, by the checkpoint's template.
+
+The template is a program from the checkpoint: it runs in jinja2's sandbox, sees
+plain JSON values only, and its output is limited in size. The environment is
+that of Hugging Face templates, so that prompts agree character for character.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2.ext import Extension, loopcontrols
+from jinja2.nodes import Node
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from qwen3_a8w8.errors import CheckpointError, InvalidRequestError
+from qwen3_a8w8.text.checkpoint_file import read_json_object, read_text_file
+from qwen3_a8w8.text.tokenizer import TOKENIZER_CONFIG_FILE
+
+TEMPLATE_FILE = "chat_template.jinja"
+MAX_PROMPT_CHARS = 16 * 2**20
+_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+
+
+class ChatTemplate:
+    """A compiled chat template."""
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        special_tokens: Mapping[str, str] | None = None,
+        name: str = TEMPLATE_FILE,
+        max_chars: int = MAX_PROMPT_CHARS,
+    ) -> None:
+        """Compiles the template.
+
+        Args:
+            source: jinja2 text.
+            special_tokens: variables that the template sees, e.g. `eos_token`.
+            name: where the text came from, for messages.
+            max_chars: longest prompt in characters.
+
+        Raises:
+            CheckpointError: the template has a syntax error.
+        """
+        self._special_tokens = dict(special_tokens or {})
+        self._max_chars = max_chars
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateError as error:
+            line = getattr(error, "lineno", None)
+            raise CheckpointError(
+                f"{name}: expected a jinja2 chat template, found an error"
+                f"{'' if line is None else f' in line {line}'}: {error}"
+            ) from error
+
+    @classmethod
+    def from_directory(
+        cls, directory: str | Path, *, special_tokens: Mapping[str, str] | None = None
+    ) -> ChatTemplate | None:
+        """Template of a checkpoint directory, or None if it has none.
+
+        `chat_template.jinja` goes before the field of `tokenizer_config.json`; of several
+        named templates there the one called "default" is taken.
+
+        Raises:
+            CheckpointError: a file is damaged or the template has a syntax error.
+        """
+        path = Path(directory) / TEMPLATE_FILE
+        if path.exists():
+            return cls(read_text_file(path), special_tokens=special_tokens, name=str(path))
+        path = Path(directory) / TOKENIZER_CONFIG_FILE
+        value = read_json_object(path).get("chat_template")
+        if isinstance(value, list):
+            named = {e.get("name"): e.get("template") for e in value if isinstance(e, dict)}
+            value = named.get("default", value)
+        if value is None:
+            return None
+        if not isinstance(value, str):
+            raise CheckpointError(
+                f"{path}: chat_template: expected a string, or a list with a template named "
+                f"'default', found {type(value).__name__} {str(value)[:80]!r}"
+            )
+        return cls(value, special_tokens=special_tokens, name=f"{path}: chat_template")
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> str:
+        """The prompt text.
+
+        Args:
+            messages: role, content, tool_calls ... as plain JSON values.
+            tools: function definitions in OpenAI's form, or None.
+            add_generation_prompt: end with the beginning of an assistant message.
+            template_kwargs: further variables, e.g. `{"enable_thinking": False}`.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages, a message lacks what the
+                template needs, a kwarg is reserved, or the prompt is too long.
+        """
+        kwargs = dict(template_kwargs or {})
+        if taken := sorted(_RESERVED & kwargs.keys()):
+            raise InvalidRequestError(
+                f"chat_template_kwargs sets {taken[0]!r}, which has a field of its own; "
+                "remove it there",
+                param="chat_template_kwargs",
+            )
+        variables = {
+            **self._special_tokens,
+            **kwargs,
+            "messages": [dict(message) for message in messages],
+            "tools": None if tools is None else [dict(tool) for tool in tools],
+            "documents": None,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        parts: list[str] = []
+        num_chars = 0
+        try:
+            for part in self._template.generate(variables):
+                parts.append(part)
+                num_chars += len(part)
+                if num_chars > self._max_chars:
+                    break
+        except Exception as error:
+            # The template is foreign code on a client's data: whatever it raises, from
+            # raise_exception() to a TypeError, says that the two don't fit each other.
+            raise InvalidRequestError(
+                f"the chat template can't render these messages: {error}", param="messages"
+            ) from error
+        if num_chars > self._max_chars:
+            raise InvalidRequestError(
+                f"the rendered prompt has more than {self._max_chars} characters; shorten "
+                "the messages or tools",
+                param="messages",
+            )
+        return "".join(parts)
+
+
+class _GenerationTag(Extension):
+    """Reads `{% generation %}...{% endgeneration %}`, a training mark, as its plain body."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
+
+    def parse(self, parser: Parser) -> list[Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _environment() -> ImmutableSandboxedEnvironment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own filter escapes HTML; a prompt is no HTML.
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.now().strftime(form)

@@ -1,0 +1,199 @@
+"""From a sequence's output ids to what a client sees of them.
+
+`OutputProcessor` joins detokenizer and stop strings and reports how the text
+ended. It doesn't know the engine: it is told ids, log-probabilities and the
+engine's finish reason, and tells the caller when a stop string has ended the
+text, so that the caller can abort the sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from qwen3_a8w8.text.detokenizer import Detokenizer
+from qwen3_a8w8.text.stop_strings import StopStringMatcher
+from qwen3_a8w8.text.tokenizer import Tokenizer
+
+FinishReason = Literal["stop", "length"]
+
+
+class PositionLogprobs(Protocol):
+    """Log-probabilities at one position (`engine.plan.TokenLogprobs` is one)."""
+
+    @property
+    def logprob(self) -> float:
+        """Of the sampled token, natural logarithm."""
+        ...
+
+    @property
+    def top(self) -> Sequence[tuple[int, float]]:
+        """The most likely tokens as (token id, logprob), most likely first."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """One token with its log-probability.
+
+    Attributes:
+        token_id: the id.
+        token: its text; bytes that are no UTF-8 on their own are written as backslash escapes.
+        token_bytes: its real bytes, so that a character cut in two can be put together.
+        logprob: natural logarithm.
+    """
+
+    token_id: int
+    token: str
+    token_bytes: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class LogprobEntry:
+    """Log-probabilities at one position.
+
+    Attributes:
+        sampled: the token that was taken.
+        top: the most likely ones, most likely first.
+        text_offset: characters of the sequence's text that were complete before this token.
+    """
+
+    sampled: TokenLogprob
+    top: tuple[TokenLogprob, ...]
+    text_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class OutputDelta:
+    """What one feed adds to a sequence's output.
+
+    Attributes:
+        text: new text; may be empty while a character or a possible stop string is incomplete.
+        token_ids: the ids that count as output, the one that ended it included.
+        logprobs: one entry per token id, or empty when none were asked for.
+        finish_reason: set once, on the last delta.
+        stop_reason: the stop string or the stop token id that ended it, or None.
+        is_stopped: a stop string ended it, so the engine is to abort the sequence.
+    """
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[LogprobEntry, ...] = ()
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    is_stopped: bool = False
+
+
+class OutputProcessor:
+    """Turns one sequence's output tokens into text, up to its end.
+
+    Attributes:
+        num_tokens: output tokens so far.
+        finish_reason: how it ended, or None while it goes on.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: Sequence[str] = (),
+        min_tokens: int = 0,
+        skip_special_tokens: bool = True,
+        stop_token_ids: Collection[int] = (),
+    ) -> None:
+        """Makes a processor for one sequence.
+
+        Args:
+            tokenizer: of the model that generates.
+            stop: strings that end the text; they aren't part of it.
+            min_tokens: text of the first `min_tokens` tokens is never searched for `stop`.
+            skip_special_tokens: leave special tokens out of the text.
+            stop_token_ids: every id that can end the sequence (the model's and the request's);
+                the one that does is no part of the text, special or not.
+        """
+        self._tokenizer = tokenizer
+        self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
+        self._stop = StopStringMatcher(stop)
+        self._min_tokens = min_tokens
+        self._stop_token_ids = frozenset(stop_token_ids)
+        self._num_chars = 0
+        self.num_tokens = 0
+        self.finish_reason: FinishReason | None = None
+
+    def feed(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[PositionLogprobs | None] | None = None,
+        finish_reason: FinishReason | None = None,
+    ) -> OutputDelta:
+        """Takes the next tokens.
+
+        Args:
+            token_ids: new output ids, in order; may be empty.
+            logprobs: one per id, or None.
+            finish_reason: the engine's, if the sequence ended with the last of these ids.
+
+        Returns:
+            What they add. Once the sequence has finished, an empty delta: a step that was
+            already under way when a stop string matched changes nothing.
+        """
+        if self.finish_reason is not None:
+            return OutputDelta()
+        text: list[str] = []
+        offsets: list[int] = []
+        stop_token: int | None = None
+        for token_id in token_ids:
+            offsets.append(self._num_chars)
+            self.num_tokens += 1
+            is_last = len(offsets) == len(token_ids)
+            if is_last and finish_reason == "stop" and token_id in self._stop_token_ids:
+                stop_token = token_id
+                break
+            piece = self._detokenizer.feed(token_id)
+            self._num_chars += len(piece)
+            text.append(self._search(piece))
+            if self._stop.matched is not None:
+                break
+        if finish_reason is not None and self._stop.matched is None:
+            text.append(self._search(self._detokenizer.finish()))
+            text.append(self._stop.finish())
+        matched = self._stop.matched
+        self.finish_reason = "stop" if matched is not None else finish_reason
+        return OutputDelta(
+            text="".join(text),
+            token_ids=tuple(token_ids[: len(offsets)]),
+            logprobs=() if logprobs is None else self._entries(token_ids, logprobs, offsets),
+            finish_reason=self.finish_reason,
+            stop_reason=matched if matched is not None else stop_token,
+            is_stopped=matched is not None and finish_reason is None,
+        )
+
+    def _search(self, text: str) -> str:
+        return text if self.num_tokens <= self._min_tokens else self._stop.feed(text)
+
+    def _entries(
+        self,
+        token_ids: Sequence[int],
+        logprobs: Sequence[PositionLogprobs | None],
+        offsets: Sequence[int],
+    ) -> tuple[LogprobEntry, ...]:
+        # There are as many offsets as tokens that count; the rest came after a stop string.
+        return tuple(
+            LogprobEntry(
+                sampled=self._token(token_id, position.logprob),
+                top=tuple(self._token(*alternative) for alternative in position.top),
+                text_offset=offset,
+            )
+            for token_id, position, offset in zip(token_ids, logprobs, offsets, strict=False)
+            if position is not None
+        )
+
+    def _token(self, token_id: int, logprob: float) -> TokenLogprob:
+        return TokenLogprob(
+            token_id=token_id,
+            token=self._tokenizer.token_text(token_id),
+            token_bytes=self._tokenizer.token_bytes(token_id),
+            logprob=logprob,
+        )

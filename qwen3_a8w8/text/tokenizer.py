@@ -1,0 +1,198 @@
+"""The tokenizer of a checkpoint directory: text to ids, ids to text, ids to bytes.
+
+Owns `tokenizer.json` and the token fields of `tokenizer_config.json`. Only
+byte-level BPE is accepted (all Qwen models): every token then stands for a
+fixed run of bytes, which is what `detokenizer.py` and the log-probabilities
+build on. Knows nothing of chat templates or sampling.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from qwen3_a8w8.errors import CheckpointError, InvalidRequestError
+from qwen3_a8w8.text.checkpoint_file import read_json_object, read_text_file
+
+TOKENIZER_FILE = "tokenizer.json"
+TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
+_TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "pad_token")
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Byte-level BPE writes each byte as one printable character; this is the way back.
+
+    Source: "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.2.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = {chr(byte): byte for byte in printable}
+    hidden = sorted(set(range(256)) - set(printable))
+    alphabet.update({chr(256 + position): byte for position, byte in enumerate(hidden)})
+    return alphabet
+
+
+_BYTE_OF_CHAR = _byte_alphabet()
+
+
+class Tokenizer:
+    """Byte-level BPE tokenizer of one checkpoint.
+
+    Attributes:
+        vocab_size: one more than the highest token id. The model's own vocabulary may be
+            larger (padded); ids in between stand for no text.
+        special_ids: ids that `skip_special_tokens` leaves out.
+        added_tokens: text -> id of all added tokens, special or not.
+        special_tokens: the named ones of tokenizer_config.json, e.g. `{"eos_token": "..."}`.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
+        self._backend = backend
+        self._bytes_of_id: dict[int, bytes] = {}
+        added = backend.get_added_tokens_decoder()
+        self.special_ids = frozenset(i for i, token in added.items() if token.special)
+        self.added_tokens = {token.content: i for i, token in added.items()}
+        self.special_tokens = dict(special_tokens)
+        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    @classmethod
+    def from_directory(cls, directory: str | Path) -> Tokenizer:
+        """Loads `tokenizer.json` and `tokenizer_config.json`.
+
+        Raises:
+            CheckpointError: a file is missing or damaged, is no byte-level BPE, or the two
+                files disagree about the id of an added token.
+        """
+        path = Path(directory) / TOKENIZER_FILE
+        text = read_text_file(path)
+        raw = read_json_object(path)
+        _check_is_byte_level_bpe(raw, path)
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises bare Exception
+            raise CheckpointError(
+                f"{path}: expected a tokenizer that tokenizers {tokenizers.__version__} reads, "
+                f"found: {error}"
+            ) from error
+        # The file may carry settings of training runs; requests are never cut or padded.
+        backend.no_truncation()
+        backend.no_padding()
+        config_path = Path(directory) / TOKENIZER_CONFIG_FILE
+        config = read_json_object(config_path)
+        _add_configured_tokens(backend, config, config_path)
+        return cls(backend, _named_special_tokens(config))
+
+    def encode(self, text: str, *, allow_special: bool = True) -> list[int]:
+        """Token ids of `text`.
+
+        Args:
+            text: any text without lone surrogates.
+            allow_special: recognise special tokens such as `<|im_end|>` written out in the
+                text; otherwise they are encoded as ordinary characters. Added tokens that
+                aren't special (`<think>`) are recognised either way.
+
+        Raises:
+            InvalidRequestError: the text can't be written as UTF-8.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                f"the text has a lone surrogate {text[error.start]!r} at character "
+                f"{error.start}; send valid Unicode"
+            ) from None
+        backend = self._backend if allow_special else self._plain_backend
+        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Text of a whole sequence; bytes that are no UTF-8 become U+FFFD."""
+        text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def token_id(self, token: str) -> int | None:
+        """Id of a token by its vocabulary entry, or None."""
+        token_id: int | None = self._backend.token_to_id(token)
+        return token_id
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """The bytes of text that a token stands for; empty for ids that are no token."""
+        known = self._bytes_of_id.get(token_id)
+        if known is None:
+            known = _entry_bytes(self._backend.id_to_token(token_id) or "")
+            self._bytes_of_id[token_id] = known
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        r"""A token on its own, for reports; bytes that are no UTF-8 are written `\xNN`."""
+        return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
+
+    @cached_property
+    def _plain_backend(self) -> tokenizers.Tokenizer:
+        # The switch is a state of the backend, so text without special tokens has its own.
+        backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
+        backend.encode_special_tokens = True
+        return backend
+
+
+def _entry_bytes(entry: str) -> bytes:
+    # An entry with a character outside the byte alphabet is an added token in plain text.
+    try:
+        return bytes(_BYTE_OF_CHAR[char] for char in entry)
+    except KeyError:
+        return entry.encode("utf-8")
+
+
+def _check_is_byte_level_bpe(raw: Mapping[str, Any], path: Path) -> None:
+    def kind(section: str) -> object:
+        value = raw.get(section)
+        return value.get("type") if isinstance(value, dict) else value
+
+    if kind("model") != "BPE" or kind("decoder") != "ByteLevel":
+        raise CheckpointError(
+            f"{path}: expected a byte-level BPE (model 'BPE', decoder 'ByteLevel'), found model "
+            f"{kind('model')!r}, decoder {kind('decoder')!r}; Qwen3 has no other kind"
+        )
+
+
+def _add_configured_tokens(
+    backend: tokenizers.Tokenizer, config: Mapping[str, Any], path: Path
+) -> None:
+    """Adds what only tokenizer_config.json lists (`added_tokens_decoder`)."""
+    listed = config.get("added_tokens_decoder") or {}
+    try:
+        wanted = sorted((int(key), dict(value)) for key, value in listed.items())
+        contents = [(token_id, str(entry["content"]), entry) for token_id, entry in wanted]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: added_tokens_decoder: expected an object of id -> {{'content': ...}}, "
+            f"found {json.dumps(listed, default=str)[:100]}"
+        ) from error
+    for token_id, content, entry in contents:
+        if backend.token_to_id(content) is None:
+            flags = {
+                name: bool(entry[name])
+                for name in ("single_word", "lstrip", "rstrip", "normalized", "special")
+                if name in entry
+            }
+            backend.add_tokens([tokenizers.AddedToken(content, **flags)])
+        found = backend.token_to_id(content)
+        if found != token_id:
+            raise CheckpointError(
+                f"{path}: added_tokens_decoder: expected {content!r} to have id {token_id}, "
+                f"found {found} in {TOKENIZER_FILE}; the two files are of different models"
+            )
+
+
+def _named_special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    named = {}
+    for name in _TOKEN_FIELDS:
+        value = config.get(name)
+        content = value.get("content") if isinstance(value, dict) else value
+        if isinstance(content, str):
+            named[name] = content
+    return named

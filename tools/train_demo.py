@@ -1,0 +1,256 @@
+"""Trains the demo model from scratch on CPUs and writes it to ``qwen3_a8w8/demo``.
+
+One seeded run: corpus, tokenizer, model, about 30 million tokens, less than an
+hour on two cores with AMX. The last part trains under imitated A8W8 rounding.
+A broken run goes on from the last checkpoint in ``--work-dir``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from demo_data import draw_training
+from demo_model import demo_config, hidden_states, new_model, set_a8w8
+from demo_tokenizer import encode_dialogues, save_tokenizer, train_tokenizer
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Rows are padded to one of these lengths, so that few shapes have to be compiled.
+ROW_LENGTHS = (40, 64, 96, 160, 256, 384, 768, 1536)
+TOKENS_PER_BATCH = 4096
+BATCHES_PER_STEP = 2
+PEAK_LR = 2e-3
+WARMUP_STEPS = 100
+CHECKPOINT_EVERY_S = 180
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of one length. ``targets`` has -1 where nothing is learned."""
+
+    token_ids: Tensor  # [B, T] int64
+    targets: Tensor  # [B, T] int64, the next token
+
+
+def _encode_corpus(
+    tokenizer: PreTrainedTokenizerBase, num_dialogues: int, seed: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    rng = random.Random(seed)
+    for start in range(0, num_dialogues, 10_000):
+        count = min(10_000, num_dialogues - start)
+        yield from encode_dialogues(tokenizer, [draw_training(rng) for _ in range(count)])
+
+
+def load_corpus(
+    path: Path, tokenizer: PreTrainedTokenizerBase, num_dialogues: int, seed: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """All ids end to end, the end of each dialogue, and the length of each prompt."""
+    if not path.exists():
+        rows = list(_encode_corpus(tokenizer, num_dialogues, seed))
+        np.savez(
+            path,
+            ids=np.fromiter((i for pair in rows for part in pair for i in part), np.int16),
+            ends=np.cumsum([len(prompt) + len(completion) for prompt, completion in rows]),
+            prompts=np.array([len(prompt) for prompt, _ in rows], np.int32),
+        )
+    arrays = np.load(path)
+    return arrays["ids"], arrays["ends"], arrays["prompts"]
+
+
+def batches(ids: np.ndarray, ends: np.ndarray, prompts: np.ndarray) -> Iterator[Batch]:
+    """The corpus once, in order, in batches of rows of similar length."""
+    waiting: dict[int, list[int]] = {length: [] for length in ROW_LENGTHS}
+    starts = np.concatenate(([0], ends[:-1]))
+    for index in range(len(ends)):
+        length = int(ends[index] - starts[index])
+        row_length = next((fit for fit in ROW_LENGTHS if fit >= length), None)
+        if row_length is None:
+            continue
+        rows = waiting[row_length]
+        rows.append(index)
+        if len(rows) < TOKENS_PER_BATCH // row_length:
+            continue
+        token_ids = torch.zeros(len(rows), row_length, dtype=torch.int64)
+        targets = torch.full((len(rows), row_length), -1, dtype=torch.int64)
+        for row, member in enumerate(rows):
+            own = torch.from_numpy(ids[starts[member] : ends[member]].astype(np.int64))
+            first = max(int(prompts[member]) - 1, 0)
+            token_ids[row, : len(own)] = own
+            targets[row, first : len(own) - 1] = own[first + 1 :]
+        rows.clear()
+        yield Batch(token_ids, targets)
+
+
+def learning_rate(step: int, num_steps: int) -> float:
+    """Linear warm-up, then a cosine down to a fiftieth."""
+    if step < WARMUP_STEPS:
+        return PEAK_LR * (step + 1) / WARMUP_STEPS
+    progress = (step - WARMUP_STEPS) / max(num_steps - WARMUP_STEPS, 1)
+    return PEAK_LR * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * min(progress, 1.0))))
+
+
+def optimisers(model: Qwen3ForCausalLM, use_muon: bool) -> list[torch.optim.Optimizer]:
+    matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
+    others = [p for name, p in model.named_parameters() if p.ndim == 1 or "embed" in name]
+    if use_muon:
+        return [
+            torch.optim.Muon(matrices, lr=PEAK_LR, weight_decay=0.1, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(others, lr=PEAK_LR, betas=(0.9, 0.95), weight_decay=0.0, fused=True),
+        ]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return [torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.95), fused=True)]
+
+
+def save_checkpoint(
+    path: Path, model: Qwen3ForCausalLM, opts: list[torch.optim.Optimizer], step: int
+) -> None:
+    state = {"model": model.state_dict(), "optimisers": [o.state_dict() for o in opts], "step": step}
+    torch.save(state, path.with_suffix(".new"))
+    path.with_suffix(".new").replace(path)
+
+
+def write_model(model: Qwen3ForCausalLM, directory: Path) -> None:
+    """Write weights in bfloat16 and the two configs as Qwen3's checkpoints have them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    config: Qwen3Config = model.config
+    copy = Qwen3ForCausalLM(config)
+    copy.load_state_dict(model.state_dict())
+    copy.to(torch.bfloat16).save_pretrained(directory)
+    fields = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": config.pad_token_id,
+        "eos_token_id": config.eos_token_id,
+        "head_dim": config.head_dim,
+        "hidden_act": "silu",
+        "hidden_size": config.hidden_size,
+        "initializer_range": 0.02,
+        "intermediate_size": config.intermediate_size,
+        "max_position_embeddings": config.max_position_embeddings,
+        "max_window_layers": config.num_hidden_layers,
+        "model_type": "qwen3",
+        "num_attention_heads": config.num_attention_heads,
+        "num_hidden_layers": config.num_hidden_layers,
+        "num_key_value_heads": config.num_key_value_heads,
+        "rms_norm_eps": config.rms_norm_eps,
+        "rope_scaling": None,
+        "rope_theta": 1000000,
+        "sliding_window": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+        "use_sliding_window": False,
+        "vocab_size": config.vocab_size,
+    }
+    generation = {
+        "bos_token_id": config.pad_token_id,
+        "do_sample": True,
+        "eos_token_id": [config.eos_token_id, config.pad_token_id],
+        "pad_token_id": config.pad_token_id,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+    }
+    (directory / "config.json").write_text(json.dumps(fields, indent=2) + "\n")
+    (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=3600)
+    parser.add_argument("--a8w8-steps", type=int, default=600, help="the last steps, with rounding")
+    parser.add_argument("--dialogues", type=int, default=330_000)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--stop-after", type=int, default=None)
+    parser.add_argument("--muon", action="store_true")
+    parser.add_argument("--work-dir", type=Path, default=ROOT / ".cache" / "train_demo")
+    parser.add_argument("--output", type=Path, default=ROOT / "qwen3_a8w8" / "demo")
+    args = parser.parse_args()
+    args.work_dir.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(args.seed)
+    began = time.monotonic()
+
+    tokenizer_dir = args.work_dir / "tokenizer"
+    if not (tokenizer_dir / "tokenizer.json").exists():
+        save_tokenizer(train_tokenizer(seed=args.seed), tokenizer_dir)
+    tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
+    corpus = load_corpus(args.work_dir / "corpus.npz", tokenizer, args.dialogues, args.seed)
+    print(f"{len(corpus[1])} dialogues, {len(corpus[0])} tokens, {time.monotonic() - began:.0f} s", flush=True)
+
+    end_id, pad_id = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    model = new_model(demo_config(len(tokenizer), end_id, pad_id))
+    opts = optimisers(model, args.muon)
+    checkpoint = args.work_dir / "checkpoint.pt"
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        for opt, opt_state in zip(opts, state["optimisers"], strict=True):
+            opt.load_state_dict(opt_state)
+        step = state["step"]
+    stream = batches(*corpus)
+    for _ in range(step * BATCHES_PER_STEP):
+        next(stream)
+    forward = torch.compile(hidden_states, dynamic=False)
+
+    last_saved = last_shown = time.monotonic()
+    shown_tokens, shown_loss, shown_targets = 0, 0.0, 0
+    while step < args.steps:
+        if step >= args.steps - args.a8w8_steps:
+            set_a8w8(model, True)
+        parts = [part for _, part in zip(range(BATCHES_PER_STEP), stream, strict=False)]
+        if len(parts) < BATCHES_PER_STEP:
+            print(f"the corpus ends at step {step}", flush=True)
+            break
+        num_targets = sum(int((part.targets >= 0).sum()) for part in parts)
+        for part in parts:
+            is_target = part.targets >= 0
+            with torch.autocast("cpu", torch.bfloat16):
+                hidden = forward(model, part.token_ids)[is_target]
+                logits = functional.linear(hidden, model.model.embed_tokens.weight)
+            loss = functional.cross_entropy(logits.float(), part.targets[is_target], reduction="sum")
+            (loss / num_targets).backward()
+            shown_loss += float(loss)
+            shown_tokens += part.token_ids.numel()
+        shown_targets += num_targets
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            for group in opt.param_groups:
+                group["lr"] = learning_rate(step, args.steps)
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        step += 1
+        now = time.monotonic()
+        if step % 25 == 0:
+            print(
+                f"step {step} loss {shown_loss / shown_targets:.4f} "
+                f"{shown_tokens / (now - last_shown):.0f} tokens/s {now - began:.0f} s",
+                flush=True,
+            )
+            last_shown, shown_tokens, shown_loss, shown_targets = now, 0, 0.0, 0
+        if now - last_saved > CHECKPOINT_EVERY_S or step == args.stop_after:
+            save_checkpoint(checkpoint, model, opts, step)
+            last_saved = now
+        if step == args.stop_after:
+            return
+    save_checkpoint(checkpoint, model, opts, step)
+    write_model(model, args.output)
+    save_tokenizer(tokenizer.backend_tokenizer, args.output)
+    print(f"wrote {args.output} after {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
