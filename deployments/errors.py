@@ -1,12 +1,32 @@
-"""Exceptions between the deployment's processes; clients never see them as such.
+"""Exceptions that only a deployment has: between its processes, and of its HTTP face.
 
-What clients see is decided in `http_errors.py`.
+What clients see of them is decided in `http_errors.py`.
 """
 
 from __future__ import annotations
 
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
 
 
 class EngineNotReadyError(EngineDeadError):
     """The replica refused a request before anything was begun; another one may take it."""
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """The request names a model that isn't served here."""
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """The request body is longer than `http.max_body_bytes`."""
+
+
+class RouteError(InvalidRequestError):
+    """There is no such route, or not with that method.
+
+    Attributes:
+        status: 404 or 405.
+    """
+
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message, code=code)
+        self.status = status

@@ -172,7 +172,8 @@ class ModelConfig:
         return config
 
 
-KV_CACHE_DTYPES = ("int8", "bf16")
+KV_CACHE_DTYPES = ("int8",)
+"""Element types of the KV cache that have kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ class EngineConfig:
         kv_cache_bytes: bytes for the KV cache; used when `num_kv_blocks` is None.
         kv_memory_fraction: share (0 to 1] of the memory free after warm-up that the cache may
             take when neither of the two above is given.
-        kv_cache_dtype: "int8" (with a scale cache) or "bf16".
+        kv_cache_dtype: "int8" (with a scale cache), the only one that has kernels.
         max_model_len: longest prompt plus output in tokens; None: the checkpoint's own limit.
         prefill_chunk_tokens: most prompt tokens computed in one prefill dispatch.
         max_running_requests: sequences that decode at the same time, at most 16.
@@ -285,6 +286,7 @@ class EngineConfig:
             "an integer of at least 0",
         )
         check(self.lookahead in (0, 1), "lookahead", "0 or 1")
+        check(not self.enable, "enable", "no names: this version has no experimental flags")
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),
             "num_threads",

@@ -105,7 +105,7 @@ def write_tokenizer_files(directory: Path) -> Path:
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": None,
         "eos_token": "<|im_end|>",
-        "pad_token": {"content": "<|endoftext|>", "special": True},
+        "pad_token": {"__type": "AddedToken", "content": "<|endoftext|>", "special": True},
         "clean_up_tokenization_spaces": False,
         "chat_template": CHAT_TEMPLATE,
     }

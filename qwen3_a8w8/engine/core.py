@@ -22,7 +22,8 @@ from qwen3_a8w8.engine.admission import check_request
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
-from qwen3_a8w8.engine.scheduler import ScheduledStep, Scheduler
+from qwen3_a8w8.engine.draft import ScheduledStep
+from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
 from qwen3_a8w8.errors import CapacityError, ConfigError, EngineDeadError

@@ -90,7 +90,8 @@ class SamplingParams:
         self._check_int("logprobs", 0, MAX_LOGPROBS, is_optional=True)
         self._check_int("n", 1, 16)
         # Accept what callers naturally write, a single string or any sequence.
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        raw_stop: Any = self.stop
+        stop = (raw_stop,) if isinstance(raw_stop, str) else tuple(raw_stop or ())
         if len(stop) > MAX_STOP_STRINGS or not all(isinstance(s, str) and s for s in stop):
             raise InvalidRequestError(
                 f"stop has {len(stop)} entries {stop!r:.200}; expected at most "

@@ -143,6 +143,7 @@ class Scheduler:
         seq.state = SequenceState.WAITING
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
+        self.counters.num_preemptions += 1
 
     def _admit(self, draft: StepDraft) -> None:
         """Moves sequences from the queue to the running set, in order, while all limits allow."""

@@ -61,7 +61,6 @@ class StepCounters:
         """Adds a step."""
         self.num_steps += 1
         self.num_prefill_tokens += decision.num_prefill_tokens
-        self.num_preemptions += len(decision.preempted)
         if decision.decode_batch_size:
             num_before = self.decode_batches.get(decision.decode_batch_size, 0)
             self.decode_batches[decision.decode_batch_size] = num_before + 1

@@ -78,7 +78,7 @@ SNIPPETS = [
 
 @pytest.mark.parametrize("source", SNIPPETS)
 def test_features_of_templates_render_as_in_transformers(reference, tokenizer, source):
-    messages = CONVERSATIONS["turns"]
+    messages = CONVERSATIONS["system"]
     ours = ChatTemplate(source, special_tokens=tokenizer.special_tokens).render(messages)
     theirs = reference.apply_chat_template(
         messages, chat_template=source, tokenize=False, add_generation_prompt=True

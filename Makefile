@@ -1,0 +1,54 @@
+# The commands of this project. `make demo` and `make test` need python3 (3.10 to 3.12) with
+# pip and venv, and g++; everything else is installed into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
+NATIVE := $(wildcard qwen3_a8w8/kernels/cpu/CMakeLists.txt qwen3_a8w8/kernels/cpu/csrc/*)
+INPUTS := pyproject.toml tools/constraints.txt $(NATIVE)
+
+.PHONY: install demo check test bench format clean
+
+install: $(VENV)/.installed
+
+demo: $(VENV)/.installed
+	$(BIN)/python tools/demo.py
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+check: $(VENV)/.installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.installed
+	$(BIN)/python benchmarks/bench_kernels.py
+
+format: $(VENV)/.installed-test
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) build
+
+$(BIN)/python:
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
+	  || { echo "python3 3.10 to 3.12 is needed; set PYTHON=/path/to/one" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# torch first and alone: once it is there, no other package's requirement can bring another.
+$(VENV)/.torch: tools/constraints.txt | $(BIN)/python
+	$(PIP) torch
+	touch $@
+
+# The demo's client is part of the plain install, so that `make demo` installs nothing twice.
+$(VENV)/.installed: $(INPUTS) $(VENV)/.torch
+	$(PIP) -e '.[demo]'
+	touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) -e '.[demo,test,lint]'
+	touch $@

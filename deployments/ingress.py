@@ -1,0 +1,105 @@
+"""The stateless front: HTTP routes and the methods of the Python handle.
+
+Both go to one `ModelService`. Text becomes token ids here and comes back here; the
+engines see tokens only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from deployments.api import build_api
+from deployments.replica_client import ReplicaClient
+from deployments.service import GenerationOutput, ModelService, Prompt
+from deployments.settings import AppSettings
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.text.output import OutputDelta
+
+Sampling = SamplingParams | Mapping[str, Any] | None
+
+
+@serve.ingress()
+class Ingress:
+    """The application's ingress deployment; `app.py` gives it its options.
+
+    `sampling` is a `SamplingParams`, a dict of its fields over the checkpoint's defaults, or
+    None. A `prompt` is text, a list of token ids, or a list of chat messages.
+    """
+
+    def __init__(self, settings: AppSettings, engine: DeploymentHandle) -> None:
+        """Reads the checkpoint's text files.
+
+        Raises:
+            CheckpointError: the model can't be found, or a file is missing or damaged.
+        """
+        # Imported here: the look-up brings the checkpoint readers along, which clients of the
+        # handle don't need.
+        from qwen3_a8w8.checkpoint.resolve import resolve_model
+
+        self._settings = settings
+        self._service = ModelService(
+            settings.public_name,
+            resolve_model(settings.model),
+            ReplicaClient(engine, settings.failover),
+            decode_batch_sizes=settings.engine.decode_batch_sizes,
+        )
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """Called by Serve after the constructor: the routes over this object's service."""
+        return build_api(self._service, max_body_bytes=self._settings.http.max_body_bytes)
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling: Sampling = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> GenerationOutput:
+        """Answers one prompt.
+
+        Raises:
+            InvalidRequestError: the request can't be served.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine could finish it.
+        """
+        return await self._service.generate(
+            prompt, sampling, chat_template_kwargs=chat_template_kwargs
+        )
+
+    async def generate_stream(
+        self,
+        prompt: Prompt,
+        sampling: Sampling = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
+    ) -> AsyncGenerator[OutputDelta, None]:
+        """Answers one prompt bit by bit; call it on `handle.options(stream=True)`.
+
+        Yields:
+            New text and ids; the last delta has the finish reason.
+
+        Raises:
+            InvalidRequestError: the request can't be served.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine could finish it.
+        """
+        async for delta in self._service.generate_stream(
+            prompt, sampling, chat_template_kwargs=chat_template_kwargs
+        ):
+            yield delta
+
+    async def generate_batch(
+        self, prompts: Sequence[Prompt], sampling: Sampling = None
+    ) -> list[GenerationOutput]:
+        """Answers exactly 1 or 16 prompts as one true batch, in the order of the prompts.
+
+        Raises:
+            UnsupportedBatchSizeError: another number of prompts; nothing else was looked at.
+            InvalidRequestError: a prompt can't be served; none was begun.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine could finish it.
+        """
+        return await self._service.generate_batch(prompts, sampling)

@@ -1,0 +1,194 @@
+"""The whole application on this machine: a quiet local Ray, Serve, and an orderly end.
+
+For `qwen3-a8w8 serve`, the demo and the tests; a cluster uses `serve deploy` with a YAML.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import re
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ray
+from ray import serve
+from ray.serve.config import HTTPOptions
+from ray.serve.schema import LoggingConfig
+
+import deployments
+from deployments.app import APPLICATION_NAME, build_app
+from deployments.settings import AppSettings
+from qwen3_a8w8 import errors
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, Qwen3A8W8Error
+
+OBJECT_STORE_BYTES = 96 * 2**20
+"""Nothing is stored there: messages are small enough to travel with the calls."""
+
+
+def serve_local(
+    settings: AppSettings,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    on_ready: Callable[[str], None] = print,
+    has_logs: bool = False,
+) -> None:
+    """Serves until SIGINT or SIGTERM, then shuts everything down.
+
+    Args:
+        settings: the application.
+        host: address to listen on.
+        port: port to listen on.
+        on_ready: called once with the base URL when requests are taken.
+        has_logs: show the processes' logs here, not only in Ray's log directory.
+
+    Raises:
+        ConfigError: a setting can't be used, or the port is taken.
+        CheckpointError: the model can't be found or read.
+        Qwen3A8W8Error: whatever else kept an engine from starting.
+    """
+    stop = threading.Event()
+    signals = (signal.SIGINT, signal.SIGTERM)
+    with local_application(settings, host, port, has_logs=has_logs) as url:
+        # Only now: while it starts, Ctrl-C raises KeyboardInterrupt and the context ends.
+        former = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
+        try:
+            on_ready(url)
+            stop.wait()
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def local_application(
+    settings: AppSettings, host: str = "127.0.0.1", port: int = 8000, *, has_logs: bool = False
+) -> Iterator[str]:
+    """The application on a Ray of its own, for as long as the context lasts.
+
+    Yields:
+        The base URL, once requests are taken.
+
+    Raises:
+        ConfigError: a setting can't be used, the port is taken, or this process uses Ray already.
+        CheckpointError: the model can't be found or read.
+        Qwen3A8W8Error: whatever else kept an engine from starting.
+    """
+    _check(settings, host, port)
+    with _importable_in_workers():
+        try:
+            _start_ray(settings, has_logs=has_logs)
+            serve.start(
+                http_options=HTTPOptions(host=host, port=port),
+                logging_config=_logging(),
+            )
+            _run(settings)
+            yield f"http://{host}:{port}"
+        finally:
+            serve.shutdown()
+            ray.shutdown()
+
+
+def _check(settings: AppSettings, host: str, port: int) -> None:
+    """Finds what can be found before anything is started."""
+    # Imported here: the look-up brings the checkpoint readers along.
+    from qwen3_a8w8.checkpoint.resolve import resolve_model
+
+    settings.engine.to_config()
+    resolve_model(settings.model)
+    if ray.is_initialized():
+        raise ConfigError(
+            "this process is connected to a Ray already; disconnect first, or deploy there with "
+            "serve.run(build_app(settings))"
+        )
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise ConfigError(
+                f"can't listen on {host}:{port}: {error.strerror}; choose another port, or end "
+                "the process that has it"
+            ) from error
+
+
+def _start_ray(settings: AppSettings, *, has_logs: bool) -> None:
+    replicas, http = settings.replicas, settings.http
+    num_reserved = (
+        replicas.num_replicas * (replicas.router_num_cpus + replicas.actor_num_cpus)
+        + http.num_replicas * http.num_cpus
+    )
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
+    ray.init(
+        address="local",
+        # Ray's CPUs are for bookkeeping; a small machine may still run everything.
+        num_cpus=max(os.cpu_count() or 1, math.ceil(num_reserved)),
+        resources=_custom_resources(settings),
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        log_to_driver=has_logs,
+        logging_level=logging.WARNING,
+    )
+
+
+def _custom_resources(settings: AppSettings) -> dict[str, float]:
+    replicas = settings.replicas
+    return {
+        name: amount * replicas.num_replicas for name, amount in replicas.actor_resources.items()
+    }
+
+
+def _run(settings: AppSettings) -> None:
+    try:
+        serve.run(
+            build_app(settings),
+            name=APPLICATION_NAME,
+            route_prefix="/",
+            logging_config=_logging(),
+        )
+    except RuntimeError as error:
+        raise _startup_error(str(error)) from None
+
+
+def _startup_error(report: str) -> Qwen3A8W8Error:
+    """The error that an engine's process ended with, out of Serve's report."""
+    found = re.findall(rf"{errors.__name__}\.(\w+): (.+)", report)
+    if not found:
+        return EngineDeadError(f"the application couldn't be started: {report}")
+    name, message = found[-1]
+    kind = getattr(errors, name, EngineDeadError)
+    result: Qwen3A8W8Error = kind(message)
+    return result
+
+
+def _logging() -> LoggingConfig:
+    return LoggingConfig(log_level="WARNING", enable_access_log=False)
+
+
+@contextlib.contextmanager
+def _importable_in_workers() -> Iterator[None]:
+    """Ray's processes find this package where this process found it, installed or not."""
+    root = str(Path(deployments.__file__).resolve().parents[1])
+    wanted = {
+        "PYTHONPATH": os.pathsep.join(
+            [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+        ),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    former = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

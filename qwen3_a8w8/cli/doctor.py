@@ -1,0 +1,45 @@
+"""`qwen3-a8w8 doctor`: what this machine can run, and what is missing."""
+
+from __future__ import annotations
+
+import platform
+import sys
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from qwen3_a8w8 import __version__
+from qwen3_a8w8.errors import Qwen3A8W8Error
+
+
+def doctor() -> None:
+    """Show versions, the kernels this machine can run, and free memory."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    from qwen3_a8w8.kernels.select import select_backend
+    from qwen3_a8w8.runner.sizing import free_host_memory_bytes
+
+    table = Table("what", "found")
+    table.add_row("qwen3-a8w8", __version__)
+    table.add_row("python", f"{platform.python_version()} on {platform.machine()}")
+    for name in ("torch", "ray", "safetensors", "tokenizers", "numpy"):
+        try:
+            table.add_row(name, version(name))
+        except PackageNotFoundError:
+            table.add_row(name, "missing: run `make install`")
+    is_healthy = True
+    for device in ("cpu", "npu", "cuda"):
+        try:
+            backend = select_backend(device, None)
+        except Qwen3A8W8Error as error:
+            table.add_row(device, str(error))
+            is_healthy = is_healthy and device != "cpu"
+            continue
+        table.add_row(device, ", ".join(f"{k} {v}" for k, v in backend.describe().items()))
+        backend.close()
+    table.add_row("free memory", f"{free_host_memory_bytes() / 2**30:.1f} GiB")
+    Console().print(table)
+    if not is_healthy:
+        typer.echo("the CPU kernels can't run here", err=True)
+        sys.exit(1)

@@ -1,0 +1,57 @@
+"""Entry point of `qwen3-a8w8`: joins the commands and turns our errors into messages."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from qwen3_a8w8 import __version__
+from qwen3_a8w8.cli.chat import chat
+from qwen3_a8w8.cli.doctor import doctor
+from qwen3_a8w8.cli.generate import generate
+from qwen3_a8w8.cli.quantize import quantize
+from qwen3_a8w8.cli.serve import serve
+from qwen3_a8w8.errors import Qwen3A8W8Error
+
+app = typer.Typer(
+    name="qwen3-a8w8",
+    help="Serve Qwen3 dense models with int8 weights and int8 activations.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+for command in (serve, generate, chat, quantize, doctor):
+    app.command()(command)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    del version
+
+
+def main() -> None:
+    """Runs the command line; our own errors end as one message and status 1."""
+    try:
+        app()
+    except Qwen3A8W8Error as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False, highlight=False)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""`qwen3-a8w8 serve`: the whole application on a local Ray, in one line."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from qwen3_a8w8.cli import options
+
+
+def serve(
+    model: options.Model = "demo",
+    served_model_name: Annotated[
+        str | None, typer.Option(help="Name in the API; default: the model's own.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
+    device: options.Device = "auto",
+    num_threads: options.NumThreads = None,
+    max_model_len: options.MaxModelLen = None,
+    num_kv_blocks: options.NumKvBlocks = None,
+) -> None:
+    """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
+    from deployments.local import serve_local  # brings ray
+    from deployments.settings import AppSettings
+
+    settings = AppSettings.model_validate(
+        {
+            "model": model,
+            "served_model_name": served_model_name,
+            "replicas": {"num_replicas": num_replicas},
+            "engine": options.engine_settings(device, num_threads, max_model_len, num_kv_blocks),
+        }
+    )
+    serve_local(settings, host=host, port=port)

@@ -1,0 +1,238 @@
+"""Random traffic through the engine core: tokens, blocks and ends are always right."""
+
+from collections import Counter, deque
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.core import EngineCore
+from qwen3_a8w8.engine.request import EngineRequest
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+
+PROPERTY = settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+SYSTEM_PROMPT = tuple(range(10, 60))
+
+
+@st.composite
+def make_request(draw, max_prompt=40, max_n=3):
+    # Prompts are cut from one text or another, so that many share a prefix.
+    length = draw(st.integers(1, max_prompt))
+    prompt = (SYSTEM_PROMPT[: draw(st.integers(0, 50))] + (draw(st.integers(2, 5)),) * length)[
+        -max_prompt if draw(st.booleans()) else 0 :
+    ]
+    sampling = SamplingParams(
+        seed=draw(st.integers(0, 3)),
+        max_tokens=draw(st.one_of(st.none(), st.integers(1, 30))),
+        ignore_eos=draw(st.booleans()),
+        stop_token_ids=tuple(draw(st.lists(st.integers(0, 29), max_size=3))),
+        n=draw(st.integers(1, max_n)),
+    )
+    return EngineRequest(prompt[:80], sampling)
+
+
+make_sizes = st.builds(
+    dict,
+    num_kv_blocks=st.integers(22, 70),
+    block_size=st.sampled_from([4, 8]),
+    max_model_len=st.integers(81, 100),
+    prefill_chunk_tokens=st.integers(3, 48),
+    max_prefill_seqs=st.integers(1, 8),
+    decode_step_s=st.sampled_from([{1: 0.01, 16: 0.012}, {1: 0.01, 16: 0.05}, {1: 0.01, 16: 9.0}]),
+    vocab_size=st.just(64),  # small, so that stop tokens come up
+)
+make_config = st.builds(
+    EngineConfig,
+    lookahead=st.integers(0, 1),
+    enable_prefix_caching=st.booleans(),
+    max_running_requests=st.integers(1, 16),
+)
+
+
+class Traffic:
+    """Drives a core and a fake runner and checks the books after every step."""
+
+    def __init__(self, capabilities, config):
+        self.runner = FakeRunner(capabilities)
+        self.core = EngineCore(capabilities, config)
+        self.lookahead = config.lookahead
+        self.in_flight = deque()
+        self.outputs = {}
+        self.ends = {}
+        self.end_counts = Counter()
+
+    def add(self, request):
+        ids = self.core.add(request)
+        self.outputs.update((i, []) for i in ids)
+        return ids
+
+    def add_batch(self, requests):
+        ids = self.core.add_batch(requests)
+        self.outputs.update((i, []) for i in ids)
+        return ids
+
+    def abort(self, seq_id):
+        event = self.core.abort(seq_id)
+        if event is not None:
+            self.take(event)
+
+    def take(self, event):
+        assert event.seq_id not in self.ends, "news of a sequence that has ended"
+        self.outputs[event.seq_id] += event.token_ids
+        assert len(event.token_ids) == len(event.logprobs)
+        if event.finish_reason is not None:
+            self.ends[event.seq_id] = event.finish_reason
+            self.end_counts[event.seq_id] += 1
+
+    def step(self):
+        plan = self.core.plan_step()
+        if plan is not None:
+            self.in_flight.append(plan)
+        has_work = bool(self.in_flight)
+        if self.in_flight and (plan is None or len(self.in_flight) > self.lookahead):
+            for event in self.core.complete_step(self.runner.execute(self.in_flight.popleft())):
+                self.take(event)
+        self.check_books()
+        return has_work
+
+    def check_books(self):
+        pool = self.core.pool
+        held = Counter()
+        for seq_id in self.outputs:
+            if seq_id not in self.ends:
+                held.update(self.core.sequence(seq_id).block_ids)
+        assert pool.num_in_use == len(held)
+        assert pool.num_in_use + pool.num_free == pool.num_usable_blocks
+        assert all(pool.ref_count(block) == count for block, count in held.items())
+
+    def run_until_idle(self):
+        for _ in range(20_000):
+            if not self.step():
+                break
+        else:
+            raise AssertionError("the engine doesn't come to rest")
+        assert self.core.num_live == 0
+        assert self.core.pool.num_in_use == 0
+        assert self.runner.known == {}
+        assert set(self.ends) == set(self.outputs)
+        assert all(count == 1 for count in self.end_counts.values())
+
+
+@PROPERTY
+@given(
+    sizes=make_sizes,
+    config=make_config,
+    arrivals=st.lists(st.tuples(st.integers(0, 6), make_request()), min_size=1, max_size=14),
+    aborts=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30)), max_size=4),
+)
+def test_random_traffic_gives_each_request_its_own_tokens(sizes, config, arrivals, aborts):
+    capabilities = make_capabilities(**sizes)
+    traffic = Traffic(capabilities, config)
+    expected = {}
+    due = deque(arrivals)
+    num_idle = due[0][0]
+    for tick in range(100):
+        while due and num_idle <= 0:
+            _, request = due.popleft()
+            expected.update(
+                zip(traffic.add(request), expected_outputs(request, capabilities), strict=True)
+            )
+            num_idle = due[0][0] if due else 0
+        num_idle -= 1
+        for at, seq_id in aborts:
+            if at == tick:
+                traffic.abort(seq_id)
+                traffic.abort(seq_id)
+        traffic.step()
+    traffic.run_until_idle()
+    for seq_id, tokens in expected.items():
+        if traffic.ends[seq_id] == "abort":
+            assert traffic.outputs[seq_id] == tokens[: len(traffic.outputs[seq_id])]
+        else:
+            assert traffic.outputs[seq_id] == tokens
+
+
+@PROPERTY
+@given(
+    sizes=make_sizes,
+    config=make_config,
+    request=make_request(max_n=1),
+    others=st.lists(make_request(), max_size=5),
+    data=st.data(),
+)
+def test_resumed_request_continues_as_if_never_interrupted(sizes, config, request, others, data):
+    capabilities = make_capabilities(**sizes)
+    (whole,) = expected_outputs(request, capabilities)
+    num_kept = data.draw(st.integers(0, len(whole) - 1))
+    traffic = Traffic(capabilities, config)
+    for other in others:
+        traffic.add(other)
+    resumed = EngineRequest(request.prompt_token_ids, request.sampling, tuple(whole[:num_kept]))
+    (seq_id,) = traffic.add(resumed)
+    traffic.run_until_idle()
+    assert traffic.outputs[seq_id] == whole[num_kept:]
+
+
+@settings(PROPERTY, max_examples=60)
+@given(
+    sizes=make_sizes,
+    config=make_config,
+    before=st.lists(make_request(), max_size=3),
+    batch=st.lists(make_request(max_prompt=12, max_n=1), min_size=4, max_size=4),
+    after=st.lists(make_request(), max_size=6),
+    abort=st.one_of(st.none(), st.integers(0, 40)),
+)
+def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batch, after, abort):
+    # Batches of 4 beside up to 12 others are harder to keep apart than batches of 16.
+    sizes = sizes | {
+        "decode_batch_sizes": (1, 4),
+        "decode_step_s": {1: 0.01, 4: sizes["decode_step_s"][16]},
+        "max_prefill_seqs": max(2, sizes["max_prefill_seqs"]),
+    }
+    batch = [EngineRequest(request.prompt_token_ids[:15], request.sampling) for request in batch]
+    capabilities = make_capabilities(**sizes)
+    config = EngineConfig(
+        lookahead=config.lookahead,
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_running_requests=max(4, config.max_running_requests),
+    )
+    traffic = Traffic(capabilities, config)
+    expected = {}
+    for request in before:
+        expected.update(
+            zip(traffic.add(request), expected_outputs(request, capabilities), strict=True)
+        )
+    traffic.step()
+    members = traffic.add_batch(batch)
+    limits = {i: traffic.core.sequence(i).max_tokens for i in members}
+    for seq_id, request in zip(members, batch, strict=True):
+        # Where the cache can't hold all outputs to the end, the batch's lengths are clamped.
+        (tokens,) = expected_outputs(request, capabilities)
+        expected[seq_id] = tokens[: limits[seq_id]]
+    for request in after:
+        expected.update(
+            zip(traffic.add(request), expected_outputs(request, capabilities), strict=True)
+        )
+    if abort is not None:
+        for _ in range(abort):
+            traffic.step()
+        traffic.abort(members[1])
+    traffic.run_until_idle()
+    for seq_id, tokens in expected.items():
+        if traffic.ends[seq_id] != "abort":
+            assert traffic.outputs[seq_id] == tokens
+
+    sampled_before_decode = set()
+    for plan in traffic.runner.plans:
+        rows = {row.seq_id for row in plan.decode.rows} if plan.decode else set()
+        if rows & set(members):
+            assert rows <= set(members)
+            assert plan.decode.batch_size == 4
+            if abort is None:
+                assert sampled_before_decode == set(members)
+        sampled_before_decode |= {
+            chunk.seq_id for chunk in plan.prefill if chunk.is_sampled
+        } & set(members)
