@@ -191,7 +191,9 @@ def _cached_tokens(generation: Generation, num_per_prompt: int | None) -> int:
     return sum(generation.num_cached_tokens[:: num_per_prompt or None] or [0])
 
 
-def _chat_stream(started: StartedChat, identity: ResponseIdentity, *, has_usage: bool) -> ChatStream:
+def _chat_stream(
+    started: StartedChat, identity: ResponseIdentity, *, has_usage: bool
+) -> ChatStream:
     return ChatStream(
         identity,
         num_choices=started.num_choices,

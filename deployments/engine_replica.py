@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -27,17 +28,35 @@ from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError
 
 ACTOR_BUNDLE = 1
 
 logger = logging.getLogger("ray.serve")
 
 
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One replica at one moment.
+
+    Attributes:
+        replica_id: Serve's id.
+        replica_pid: process of the router.
+        actor_pid: process of the actor.
+        stats: of the engine.
+    """
+
+    replica_id: str
+    replica_pid: int
+    actor_pid: int
+    stats: EngineStats
+
+
 class EngineReplica:
     """The deployment's class; `app.py` gives it its options."""
 
-    async def __init__(self, settings: AppSettings) -> None:
+    # Serve awaits a constructor that is a coroutine; the router needs the running loop.
+    async def __init__(self, settings: AppSettings) -> None:  # type: ignore[misc]
         """Creates the actor, loads the model there and starts the router.
 
         Raises:
@@ -114,17 +133,14 @@ class EngineReplica:
         """What this replica's runner can do."""
         return self._router.core.capabilities
 
-    async def stats(self) -> EngineStats:
-        """What the engine holds and has done."""
-        return self._router.stats()
-
-    async def processes(self) -> dict[str, Any]:
-        """Which processes this replica is: its id, its own pid and its actor's."""
-        return {
-            "replica_id": serve.get_replica_context().replica_id.unique_id,
-            "replica_pid": os.getpid(),
-            "actor_pid": self._actor_pid,
-        }
+    async def report(self) -> ReplicaReport:
+        """Who this replica is, and what its engine holds and has done."""
+        return ReplicaReport(
+            replica_id=serve.get_replica_context().replica_id.unique_id,
+            replica_pid=os.getpid(),
+            actor_pid=self._actor_pid,
+            stats=self._router.stats(),
+        )
 
     async def check_health(self) -> None:
         """Called by Serve; three failures in a row restart the replica.
@@ -189,6 +205,10 @@ def _create_actor(settings: AppSettings) -> Any:
     if replicas.actor_num_npus:
         resources["NPU"] = float(replicas.actor_num_npus)
     group = ray.util.get_current_placement_group()
+    if group is None:
+        raise ConfigError(
+            "the replica has no placement group to put its actor in; deploy it with build_app"
+        )
     return RemoteNpuActor.options(
         num_cpus=replicas.actor_num_cpus,
         resources=resources,

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
-from deployments.replica_client import EngineClient
+from deployments.engine_client import EngineClient
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent, derive_seed
 from qwen3_a8w8.engine.sampling_params import SamplingParams

@@ -31,7 +31,7 @@ class Ingress:
     None. A `prompt` is text, a list of token ids, or a list of chat messages.
     """
 
-    def __init__(self, settings: AppSettings, engine: DeploymentHandle) -> None:
+    def __init__(self, settings: AppSettings, engine: DeploymentHandle[Any]) -> None:
         """Reads the checkpoint's text files.
 
         Raises:

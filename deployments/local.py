@@ -81,7 +81,7 @@ def local_application(
         Qwen3A8W8Error: whatever else kept an engine from starting.
     """
     _check(settings, host, port)
-    with _importable_in_workers():
+    with _ray_environment():
         try:
             _start_ray(settings, has_logs=has_logs)
             serve.start(
@@ -91,7 +91,7 @@ def local_application(
             _run(settings)
             yield f"http://{host}:{port}"
         finally:
-            serve.shutdown()
+            serve.shutdown()  # type: ignore[no-untyped-call]
             ray.shutdown()
 
 
@@ -172,14 +172,20 @@ def _logging() -> LoggingConfig:
 
 
 @contextlib.contextmanager
-def _importable_in_workers() -> Iterator[None]:
-    """Ray's processes find this package where this process found it, installed or not."""
+def _ray_environment() -> Iterator[None]:
+    """Environment that Ray and its processes inherit.
+
+    They find this package where this process found it, installed or not.
+    """
     root = str(Path(deployments.__file__).resolve().parents[1])
     wanted = {
+        # Ray's own default, said aloud so that it doesn't warn about it.
+        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"),
         "PYTHONPATH": os.pathsep.join(
             [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         ),
         "RAY_USAGE_STATS_ENABLED": "0",
+        # The actor asks Ray for no GPU; Ray isn't to hide those that are there.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     }
     former = {name: os.environ.get(name) for name in wanted}

@@ -90,6 +90,9 @@ class NpuActor:
             runner.close()
 
 
-RemoteNpuActor = ray.remote(
-    max_restarts=0, max_task_retries=0, concurrency_groups={CONTROL_GROUP: 1}
-)(NpuActor)
+_OPTIONS: dict[str, Any] = {
+    "max_restarts": 0,
+    "max_task_retries": 0,
+    "concurrency_groups": {CONTROL_GROUP: 1},
+}
+RemoteNpuActor = ray.remote(**_OPTIONS)(NpuActor)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from typing import Any, Protocol
+from typing import Any
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
@@ -19,26 +19,6 @@ from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.errors import CapacityError, EngineDeadError
-
-
-class EngineClient(Protocol):
-    """What the service needs of the engines; tests put a fake here."""
-
-    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs a request with a seed and `n` = 1; see `resume.resumed_stream`."""
-        ...
-
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
-        """Runs 1 or 16 requests as one batch."""
-        ...
-
-    async def capabilities(self) -> RunnerCapabilities:
-        """What the runners can do; all replicas are alike."""
-        ...
-
-    async def check_ready(self, timeout_s: float) -> None:
-        """Raises EngineDeadError unless a healthy replica answers within `timeout_s`."""
-        ...
 
 
 class ReplicaClient:
@@ -74,12 +54,14 @@ class ReplicaClient:
         Raises:
             EngineDeadError: no replica has answered in time.
         """
-        if self._capabilities is None:
-            self._capabilities = await retried(
-                lambda: self._call("capabilities", timeout_s=self._settings.timeout_s),
-                self._settings,
-            )
-        return self._capabilities
+        if self._capabilities is not None:
+            return self._capabilities
+        capabilities: RunnerCapabilities = await retried(
+            lambda: self._call("capabilities", timeout_s=self._settings.timeout_s),
+            self._settings,
+        )
+        self._capabilities = capabilities
+        return capabilities
 
     async def check_ready(self, timeout_s: float) -> None:
         """Asks one replica for its health.

@@ -111,9 +111,7 @@ async def resumed_stream(
             await attempts.after(error)
 
 
-async def retried(
-    call: Callable[[], Awaitable[_T]], settings: FailoverSettings
-) -> _T:
+async def retried(call: Callable[[], Awaitable[_T]], settings: FailoverSettings) -> _T:
     """The result of a call that may be made again whole, because seeds fix its answer.
 
     Raises:

@@ -12,6 +12,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
@@ -164,7 +165,8 @@ class Router:
 
     async def close(self) -> None:
         """Ends what is live and stops the loop; may be called again."""
-        self.fail(EngineDeadError("the router has been closed"))
+        self._hand_out(self._core.fail_all(EngineDeadError("the router has been closed")))
+        self._work_came.set()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _watch(self, seq_ids: list[int]) -> list[TokenStream]:
@@ -197,7 +199,7 @@ class Router:
         """Until the oldest step is done, or something came that a step can be planned for."""
         came = asyncio.ensure_future(self._work_came.wait())
         try:
-            waiting_for = [came, *list(self._in_flight)[:1]]
+            waiting_for: list[asyncio.Future[Any]] = [came, *list(self._in_flight)[:1]]
             await asyncio.wait(waiting_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             came.cancel()

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from deployments.engine_client import EngineClient
 from deployments.errors import ModelNotFoundError
 from deployments.generation import (
     Generation,
@@ -23,7 +24,6 @@ from deployments.generation import (
     make_processor,
     split_request,
 )
-from deployments.replica_client import EngineClient
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError

@@ -40,35 +40,49 @@ class StrictSettings(BaseModel):
 class EngineSettings(StrictSettings):
     """Section `engine`: how each replica runs the model; the fields of `EngineConfig`."""
 
-    device: str = Field("auto", description="auto, cpu, npu or cuda; auto logs what it chose")
+    device: str = Field(
+        default="auto", description="auto, cpu, npu or cuda; auto logs what it chose"
+    )
     decode_batch_sizes: tuple[int, ...] = Field(
-        DECODE_BATCH_SIZES, description="compiled decode batch sizes, a subset of [1, 16] with 1"
+        default=DECODE_BATCH_SIZES,
+        description="compiled decode batch sizes, a subset of [1, 16] with 1",
     )
-    block_size: int = Field(32, description="tokens per KV block, 16 to 256, a multiple of 16")
+    block_size: int = Field(
+        default=32, description="tokens per KV block, 16 to 256, a multiple of 16"
+    )
     num_kv_blocks: int | None = Field(
-        None, description="KV blocks with the scratch block, at least 2; overrides the next two"
+        default=None,
+        description="KV blocks with the scratch block, at least 2; overrides the next two",
     )
-    kv_cache_bytes: int | None = Field(None, description="bytes for the KV cache")
+    kv_cache_bytes: int | None = Field(default=None, description="bytes for the KV cache")
     kv_memory_fraction: float = Field(
-        0.8, description="share (0 to 1] of the memory free after warm-up that the cache takes"
+        default=0.8,
+        description="share (0 to 1] of the memory free after warm-up that the cache takes",
     )
-    kv_cache_dtype: str = Field("int8", description="int8 (with a scale cache) or bf16")
+    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache) or bf16")
     max_model_len: int | None = Field(
-        None, description="longest prompt plus output in tokens; null: the checkpoint's limit"
+        default=None,
+        description="longest prompt plus output in tokens; null: the checkpoint's limit",
     )
     prefill_chunk_tokens: int = Field(
-        512, description="most prompt tokens in one prefill dispatch, 16 to 8192"
+        default=512, description="most prompt tokens in one prefill dispatch, 16 to 8192"
     )
-    max_running_requests: int = Field(16, description="sequences that decode together, 1 to 16")
+    max_running_requests: int = Field(
+        default=16, description="sequences that decode together, 1 to 16"
+    )
     max_queued_requests: int = Field(
-        256, description="waiting requests beyond which new ones get a 503"
+        default=256, description="waiting requests beyond which new ones get a 503"
     )
-    enable_prefix_caching: bool = Field(True, description="reuse KV blocks of equal prefixes")
-    lookahead: int = Field(1, description="plans sent before the former result is in, 0 or 1")
+    enable_prefix_caching: bool = Field(
+        default=True, description="reuse KV blocks of equal prefixes"
+    )
+    lookahead: int = Field(
+        default=1, description="plans sent before the former result is in, 0 or 1"
+    )
     num_threads: int | None = Field(
-        None, description="CPU threads; null: the cores that the actor may use"
+        default=None, description="CPU threads; null: the cores that the actor may use"
     )
-    enable: tuple[str, ...] = Field((), description="experimental flags to switch on")
+    enable: tuple[str, ...] = Field(default=(), description="experimental flags to switch on")
 
     def to_config(self) -> EngineConfig:
         """The engine's own, range-checked form.
@@ -86,15 +100,18 @@ class ReplicaSettings(StrictSettings):
     the actor, which computes.
     """
 
-    num_replicas: int = Field(1, ge=1, le=1024, description="engines; one device each")
+    num_replicas: int = Field(default=1, ge=1, le=1024, description="engines; one device each")
     router_num_cpus: float = Field(
-        0.1, ge=0, le=64, description="CPUs that the router's process reserves"
+        default=0.1, ge=0, le=64, description="CPUs that the router's process reserves"
     )
     actor_num_cpus: float = Field(
-        1, ge=0, le=1024, description="CPUs that the actor reserves; not a limit on its threads"
+        default=1,
+        ge=0,
+        le=1024,
+        description="CPUs that the actor reserves; not a limit on its threads",
     )
     actor_num_npus: int = Field(
-        0,
+        default=0,
         ge=0,
         le=1,
         description="Ray resource NPU per actor: 0 or 1; fractions can't be isolated",
@@ -102,19 +119,27 @@ class ReplicaSettings(StrictSettings):
     actor_resources: dict[str, float] = Field(
         default_factory=dict, description="custom Ray resources per actor, name -> amount"
     )
-    health_check_period_s: float = Field(2.0, gt=0, le=600, description="seconds between checks")
+    health_check_period_s: float = Field(
+        default=2.0, gt=0, le=600, description="seconds between checks"
+    )
     health_check_timeout_s: float = Field(
-        30.0, gt=0, le=3600, description="seconds a check may take before it counts as failed"
+        default=30.0,
+        gt=0,
+        le=3600,
+        description="seconds a check may take before it counts as failed",
     )
     stall_timeout_s: float = Field(
-        120.0,
+        default=120.0,
         gt=0,
         le=86400,
         description="a replica with work whose step counter stands still this long is restarted; "
         "keep it well above the slowest prefill chunk",
     )
     graceful_shutdown_timeout_s: float = Field(
-        20.0, ge=0, le=3600, description="seconds that streams get to end when a replica goes"
+        default=20.0,
+        ge=0,
+        le=3600,
+        description="seconds that streams get to end when a replica goes",
     )
 
     @model_validator(mode="after")
@@ -147,10 +172,10 @@ class FailoverSettings(StrictSettings):
     """Section `failover`: how long a client's stream is carried over dying replicas."""
 
     max_resumes: int = Field(
-        3, ge=0, le=100, description="times one request is resumed after losing its replica"
+        default=3, ge=0, le=100, description="times one request is resumed after losing its replica"
     )
     timeout_s: float = Field(
-        120.0,
+        default=120.0,
         ge=0,
         le=3600,
         description="seconds without a replica that takes the request before it fails",
@@ -160,10 +185,12 @@ class FailoverSettings(StrictSettings):
 class HttpSettings(StrictSettings):
     """Section `http`: the ingress, which is stateless and may have replicas of its own."""
 
-    num_replicas: int = Field(1, ge=1, le=1024, description="ingress processes")
-    num_cpus: float = Field(0.1, ge=0, le=64, description="CPUs that each reserves")
+    num_replicas: int = Field(default=1, ge=1, le=1024, description="ingress processes")
+    num_cpus: float = Field(default=0.1, ge=0, le=64, description="CPUs that each reserves")
     max_body_bytes: int = Field(
-        16 * 2**20, ge=1024, description="longest request body in bytes; longer ones get a 413"
+        default=16 * 2**20,
+        ge=1024,
+        description="longest request body in bytes; longer ones get a 413",
     )
 
 
@@ -171,17 +198,19 @@ class AppSettings(StrictSettings):
     """The application: the `args` of the YAML."""
 
     model: str = Field(
-        "demo", min_length=1, description="checkpoint directory, `demo`, or a hub id"
+        default="demo", min_length=1, description="checkpoint directory, `demo`, or a hub id"
     )
     served_model_name: str | None = Field(
-        None, min_length=1, description="name that clients use; null: the last part of `model`"
+        default=None,
+        min_length=1,
+        description="name that clients use; null: the last part of `model`",
     )
     engine: EngineSettings = Field(default_factory=EngineSettings)
     replicas: ReplicaSettings = Field(default_factory=ReplicaSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
     failover: FailoverSettings = Field(default_factory=FailoverSettings)
     runner_factory: str = Field(
-        RUNNER_FACTORY,
+        default=RUNNER_FACTORY,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",
         description="module:attribute called with (model, EngineConfig); replaced in tests",
     )

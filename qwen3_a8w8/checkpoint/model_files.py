@@ -13,6 +13,9 @@ from typing import Any
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
 
+MAX_LAYERS = 1000
+"""Most decoder layers; far above any published size, low enough to list their tensors."""
+
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
@@ -52,7 +55,17 @@ def read_model_files(directory: Path) -> ModelFiles:
             f"{path}: doesn't exist; expected a directory with config.json and safetensors files"
         )
     raw = read_json_object(path)
+    architectures = raw.get("architectures")
+    if architectures is not None and not isinstance(architectures, list):
+        raise CheckpointError(
+            f"{path}: field 'architectures' is {architectures!r}, expected a list of names"
+        )
     config = ModelConfig.from_hf(raw, str(path))
+    if config.num_layers > MAX_LAYERS:
+        raise CheckpointError(
+            f"{path}: field 'num_hidden_layers' is {config.num_layers}, expected at most "
+            f"{MAX_LAYERS}"
+        )
     eos_source = path
     generation = directory / "generation_config.json"
     if generation.is_file():

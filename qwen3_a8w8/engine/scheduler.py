@@ -112,15 +112,18 @@ class Scheduler:
 
     def _visit_running(self, draft: StepDraft) -> list[Sequence]:
         """Gives running sequences chunks and blocks; returns those that can decode."""
+        # Judged before this step's chunks count as done, because they run in the same step.
+        decodable = {seq.seq_id for seq in self.running if seq.can_decode}
         ready: list[Sequence] = []
         for seq in list(self.running):
             # Only newer sequences than the one visited are preempted, so nobody loses blocks
             # that this draft has already planned to use.
             if seq.is_prefilling:
                 draft.add_chunk(seq)
-            elif seq.can_decode and self._reserve(seq, draft):
+            elif seq.seq_id in decodable and seq.can_decode and self._reserve(seq, draft):
                 ready.append(seq)
-        return [seq for seq in ready if seq.gang is None or seq.gang.is_prefilled]
+        # A visit may have preempted a member of an explicit batch that was complete before.
+        return [seq for seq in ready if seq.can_decode]
 
     def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""

@@ -129,11 +129,12 @@ class Sequence:
 
     @property
     def can_decode(self) -> bool:
-        """Prefilled, and not known to end by length with the samples in flight."""
+        """Prefilled with its whole batch, and not known to end by the samples in flight."""
         return (
             self.state is SequenceState.RUNNING
             and self.num_computed_tokens >= self.prefill_end
             and self.num_output_tokens + self.num_in_flight < self.max_tokens
+            and (self.gang is None or self.gang.is_prefilled)
         )
 
     def block_keys(self, block_size: int) -> list[BlockKey]:

@@ -52,10 +52,13 @@ class MessageToolCall(ResponseModel):
     function: FunctionCall
 
 
-class DeltaToolCall(MessageToolCall):
+class DeltaToolCall(ResponseModel):
     """A call in a chunk; pieces of one call share the index."""
 
     index: int
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
 
 
 class ChatDelta(ResponseModel):

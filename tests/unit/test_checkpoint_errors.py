@@ -83,6 +83,18 @@ def test_other_architecture_is_refused(copy_of):
     refused(path, "config.json", "'llama'", "LlamaForCausalLM", "'qwen3'")
 
 
+def test_architectures_that_are_no_list_are_refused(copy_of):
+    path = copy_of("float")
+    edit_json(path / "config.json", architectures=1)
+    refused(path, "config.json", "architectures", "expected a list")
+
+
+def test_absurd_number_of_layers_is_refused(copy_of):
+    path = copy_of("float")
+    edit_json(path / "config.json", num_hidden_layers=10**30)
+    refused(path, "config.json", "num_hidden_layers", "at most 1000")
+
+
 @pytest.mark.parametrize("eos", [-1, 512, "<eos>", [3, None], True])
 def test_eos_id_that_is_no_token_is_refused(copy_of, eos):
     path = copy_of("float")

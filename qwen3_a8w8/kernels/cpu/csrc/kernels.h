@@ -65,7 +65,7 @@ struct CacheView {
   int64_t kv_heads, block_size, head_dim;
 
   // Index of (slot's token, head) in the scale arrays; times head_dim in k and v.
-  int64_t row(int64_t block, int64_t head, int64_t offset) const {
+  QW_INLINE int64_t row(int64_t block, int64_t head, int64_t offset) const {
     return (block * kv_heads + head) * block_size + offset;
   }
 };

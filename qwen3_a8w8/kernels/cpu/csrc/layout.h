@@ -4,16 +4,19 @@
 #include <cstddef>
 #include <cstdint>
 
+// Always inlined: a copy emitted by one instruction set's unit must not serve all others.
+#define QW_INLINE inline __attribute__((always_inline))
+
 namespace qw {
 
 constexpr int64_t kChannelsPerBlock = 16;  // output channels that lie side by side in a weight
 constexpr int64_t kDepthPerGroup = 4;      // neighbouring inputs of one channel: one dot4 operand
 
-inline constexpr int64_t round_up(int64_t value, int64_t multiple) {
+QW_INLINE constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-inline constexpr int64_t ceil_div(int64_t value, int64_t divisor) {
+QW_INLINE constexpr int64_t ceil_div(int64_t value, int64_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
@@ -25,10 +28,10 @@ struct PackedLinear {
   int64_t out_features = 0;
   int64_t in_features = 0;
 
-  int64_t blocks() const { return ceil_div(out_features, kChannelsPerBlock); }
-  int64_t depth_groups() const { return ceil_div(in_features, kDepthPerGroup); }
-  int64_t block_bytes() const { return depth_groups() * kChannelsPerBlock * kDepthPerGroup; }
-  int64_t bytes() const { return blocks() * block_bytes(); }
+  QW_INLINE int64_t blocks() const { return ceil_div(out_features, kChannelsPerBlock); }
+  QW_INLINE int64_t depth_groups() const { return ceil_div(in_features, kDepthPerGroup); }
+  QW_INLINE int64_t block_bytes() const { return depth_groups() * kChannelsPerBlock * kDepthPerGroup; }
+  QW_INLINE int64_t bytes() const { return blocks() * block_bytes(); }
 };
 
 // Rows of int8 activations. A row is followed by zeros up to a multiple of 64 bytes and then by
@@ -40,6 +43,6 @@ struct QuantisedRows {
   bool has_trailer = false;
 };
 
-inline constexpr int64_t quantised_stride(int64_t width) { return round_up(width, 64) + 64; }
+QW_INLINE constexpr int64_t quantised_stride(int64_t width) { return round_up(width, 64) + 64; }
 
 }  // namespace qw

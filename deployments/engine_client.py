@@ -1,0 +1,29 @@
+"""What the service needs of the engines: `ReplicaClient` has it over Serve, tests put a fake here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+
+
+class EngineClient(Protocol):
+    """The engines behind one service."""
+
+    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs a request with a seed and `n` = 1; see `resume.resumed_stream`."""
+        ...
+
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
+        """Runs 1 or 16 requests as one batch."""
+        ...
+
+    async def capabilities(self) -> RunnerCapabilities:
+        """What the runners can do; all replicas are alike."""
+        ...
+
+    async def check_ready(self, timeout_s: float) -> None:
+        """Raises EngineDeadError unless a healthy replica answers within `timeout_s`."""
+        ...

@@ -1,0 +1,294 @@
+"""The routes over a fake engine, as the official client sees them."""
+
+import httpx
+import openai
+import pytest
+from tests.fake_deployment import FakeEngine, expected_tokens, text_capabilities
+from tests.text_fixtures import write_tokenizer_files
+
+from deployments.api import build_api
+from deployments.service import ModelService
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.text.tokenizer import Tokenizer
+
+MAX_BODY_BYTES = 20_000
+SEED = 7
+
+
+@pytest.fixture(scope="module")
+def model_directory(tmp_path_factory):
+    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+async def engine(model_directory):
+    engine = FakeEngine(text_capabilities(model_directory), EngineConfig(max_queued_requests=4))
+    yield engine
+    await engine.close()
+    assert engine.core.stats().num_blocks_in_use == 0
+    assert engine.core.num_live == 0
+
+
+@pytest.fixture
+async def http(engine, model_directory):
+    service = ModelService("tiny", model_directory, engine, decode_batch_sizes=(1, 16))
+    app = build_api(service, max_body_bytes=MAX_BODY_BYTES)
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@pytest.fixture
+def client(http):
+    return openai.AsyncOpenAI(
+        api_key="unused", base_url="http://test/v1", http_client=http, max_retries=0
+    )
+
+
+@pytest.fixture(scope="module")
+def tokenizer(model_directory):
+    return Tokenizer.from_directory(model_directory)
+
+
+def expected_texts(engine, tokenizer, prompt, *, max_tokens, n=1, **fields):
+    sampling = SamplingParams(max_tokens=max_tokens, n=n, seed=SEED, **fields)
+    outputs = expected_tokens(engine.core.capabilities, tokenizer.encode(prompt), sampling)
+    eos = engine.core.capabilities.eos_token_ids
+    return [
+        tokenizer.decode(ids[:-1] if ids[-1] in eos and not sampling.ignore_eos else ids)
+        for ids in outputs
+    ]
+
+
+async def test_completion_gives_the_engines_text(client, engine, tokenizer):
+    answer = await client.completions.create(
+        model="tiny", prompt="the fox", max_tokens=12, seed=SEED, extra_body={"ignore_eos": True}
+    )
+    (text,) = expected_texts(engine, tokenizer, "the fox", max_tokens=12, ignore_eos=True)
+    assert answer.choices[0].text == text
+    assert answer.choices[0].finish_reason == "length"
+    assert answer.usage.prompt_tokens == len(tokenizer.encode("the fox"))
+    assert answer.usage.completion_tokens == 12
+
+
+async def test_completion_streamed_gives_the_same_text_and_one_finish_reason(
+    client, engine, tokenizer
+):
+    stream = await client.completions.create(
+        model="tiny",
+        prompt="the fox",
+        max_tokens=12,
+        seed=SEED,
+        stream=True,
+        stream_options={"include_usage": True},
+        extra_body={"ignore_eos": True},
+    )
+    chunks = [chunk async for chunk in stream]
+    (text,) = expected_texts(engine, tokenizer, "the fox", max_tokens=12, ignore_eos=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks[:-1]) == text
+    reasons = [chunk.choices[0].finish_reason for chunk in chunks[:-1]]
+    assert reasons == [None] * (len(reasons) - 1) + ["length"]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage.completion_tokens == 12
+
+
+async def test_prompt_array_with_n_gives_independent_choices_in_order(client, engine, tokenizer):
+    answer = await client.completions.create(
+        model="tiny",
+        prompt=["the fox", "the dog"],
+        n=2,
+        max_tokens=6,
+        seed=SEED,
+        extra_body={"ignore_eos": True},
+    )
+    expected = [
+        text
+        for prompt in ("the fox", "the dog")
+        for text in expected_texts(
+            engine, tokenizer, prompt, max_tokens=6, n=2, ignore_eos=True
+        )
+    ]
+    assert [choice.text for choice in answer.choices] == expected
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert len(set(expected)) == 4
+
+
+async def test_stop_string_ends_the_text_and_the_sequence(client, engine, tokenizer):
+    (text,) = expected_texts(engine, tokenizer, "the fox", max_tokens=60, ignore_eos=True)
+    stop = text[10:12]
+    answer = await client.completions.create(
+        model="tiny",
+        prompt="the fox",
+        max_tokens=60,
+        seed=SEED,
+        stop=[stop],
+        extra_body={"ignore_eos": True},
+    )
+    assert answer.choices[0].text == text[: text.index(stop)]
+    assert answer.choices[0].finish_reason == "stop"
+    assert answer.usage.completion_tokens < 60
+
+
+async def test_chat_renders_the_template_and_streams_a_message(client, tokenizer):
+    request = {
+        "model": "tiny",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_completion_tokens": 8,
+        "seed": SEED,
+        "extra_body": {"ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}},
+    }
+    whole = await client.chat.completions.create(**request)
+    prompt = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    assert whole.usage.prompt_tokens == len(tokenizer.encode(prompt))
+    chunks = [chunk async for chunk in await client.chat.completions.create(**request, stream=True)]
+    assert chunks[0].choices[0].delta.role == "assistant"
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].choices[0].finish_reason == "length"
+
+
+async def test_completion_logprobs_are_reported_per_token(client):
+    answer = await client.completions.create(
+        model="tiny", prompt="the fox", max_tokens=3, logprobs=1, extra_body={"ignore_eos": True}
+    )
+    assert answer.choices[0].logprobs.token_logprobs == [-0.5, -0.5, -0.5]
+
+
+async def test_models_are_listed_with_their_context_length(client):
+    (card,) = (await client.models.list()).data
+    assert card.id == "tiny"
+    assert card.max_model_len == 256
+    assert (await client.models.retrieve("tiny")).id == "tiny"
+
+
+async def test_batch_of_sixteen_runs_as_one_true_batch(http, engine):
+    prompts = [f"the fox {i}" for i in range(16)]
+    body = {"prompt": prompts, "max_tokens": 4, "seed": SEED, "ignore_eos": True}
+    answer = await http.post("/v1/completions/batch", json=body)
+    assert answer.status_code == 200
+    assert [choice["index"] for choice in answer.json()["choices"]] == list(range(16))
+    decodes = [plan.decode for plan in engine.runner.plans if plan.decode]
+    assert {decode.batch_size for decode in decodes} == {16}
+    assert all(len(decode.rows) == 16 for decode in decodes)
+
+
+@pytest.mark.parametrize("num_prompts", [2, 15, 17])
+async def test_batch_of_another_size_is_refused_before_anything_runs(http, engine, num_prompts):
+    body = {"prompt": ["x"] * num_prompts}
+    answer = await http.post("/v1/completions/batch", json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "unsupported_batch_size"
+    assert str(num_prompts) in error["message"]
+    assert "1 or 16" in error["message"]
+    assert engine.runner.plans == []
+
+
+BAD_REQUESTS = [
+    ({"prompt": ""}, "prompt"),
+    ({"prompt": []}, "prompt"),
+    ({"prompt": "x" * 3000}, "prompt"),
+    ({"prompt": [100_000]}, "prompt"),
+    ({}, "prompt"),
+    ({"prompt": "x", "max_tokens": -1}, "max_tokens"),
+    ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+    ({"prompt": "x", "temperature": -1}, "temperature"),
+    ({"prompt": "x", "temperature": float("nan")}, "temperature"),
+    ({"prompt": "x", "top_p": 2}, "top_p"),
+    ({"prompt": "x", "n": 17}, "n"),
+    ({"prompt": "x", "logit_bias": {"100000": 1}}, "logit_bias"),
+    ({"prompt": "x", "seed": "one"}, "seed"),
+]
+
+
+@pytest.mark.parametrize(("body", "param"), BAD_REQUESTS)
+async def test_bad_completion_gives_400_and_names_the_field(http, body, param):
+    import json
+
+    answer = await http.post("/v1/completions", content=json.dumps(body))
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert error["message"]
+    good = await http.post("/v1/completions", json={"prompt": "x", "max_tokens": 1})
+    assert good.status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[1]", b'"x"', b"\xff\xfe", b"[" * 15_000])
+async def test_body_that_is_no_json_object_gives_400(http, body):
+    answer = await http.post("/v1/chat/completions", content=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_prompt_over_the_context_says_both_lengths(http):
+    answer = await http.post("/v1/completions", json={"prompt": [5] * 300})
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == "context_length_exceeded"
+    assert "300 tokens" in error["message"]
+    assert "256 tokens" in error["message"]
+
+
+async def test_unknown_model_gives_404_with_its_code(client):
+    with pytest.raises(openai.NotFoundError) as caught:
+        await client.chat.completions.create(
+            model="other", messages=[{"role": "user", "content": "hi"}]
+        )
+    assert caught.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        await client.models.retrieve("other")
+
+
+async def test_body_over_the_limit_gives_413(http):
+    answer = await http.post("/v1/completions", json={"prompt": "x" * (MAX_BODY_BYTES + 1)})
+    assert answer.status_code == 413
+    assert answer.json()["error"]["code"] == "request_too_large"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/nothing", 404), ("GET", "/v1/completions", 405), ("POST", "/health", 405)],
+)
+async def test_unknown_route_or_method_gives_an_openai_error(http, method, path, status):
+    answer = await http.request(method, path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_more_prompts_than_the_queue_holds_give_503_with_retry_after(http):
+    # 16 may run and 4 wait; one more is one too many, and none of them goes on.
+    answer = await http.post(
+        "/v1/completions", json={"prompt": ["the fox"] * 21, "max_tokens": 50}
+    )
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "server_overloaded"
+    assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_engine_that_dies_ends_a_stream_with_an_error_frame_and_done(http, engine):
+    engine.runner.fail_at_step = 5
+    body = {"prompt": "x", "max_tokens": 50, "stream": True, "ignore_eos": True}
+    answer = await http.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    frames = answer.text.strip().split("\n\n")
+    assert '"code": "engine_dead"' in frames[-2]
+    assert frames[-1] == "data: [DONE]"
+    health = await http.get("/health")
+    assert health.status_code == 503
+    assert health.json()["error"]["code"] == "engine_dead"
+
+
+async def test_engine_that_dies_before_the_answer_gives_503(http, engine):
+    engine.runner.fail_at_step = 3
+    answer = await http.post(
+        "/v1/completions", json={"prompt": "x", "max_tokens": 50, "ignore_eos": True}
+    )
+    assert answer.status_code == 503
+
+
+async def test_health_and_version_answer(http):
+    assert (await http.get("/health")).json() == {"status": "ok"}
+    assert "version" in (await http.get("/version")).json()

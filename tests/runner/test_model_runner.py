@@ -1,0 +1,170 @@
+"""The runner against its promises: batch invariance, refusals, scratch-only warm-up."""
+
+import random
+
+import pytest
+import torch
+
+from qwen3_a8w8.engine.plan import (
+    DecodeBatch,
+    DecodeRow,
+    PrefillChunk,
+    SequenceStart,
+)
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
+from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+from qwen3_a8w8.runner.warm_up import warm_up
+from tests.runners import GREEDY, Sequences, make_runner
+
+SAMPLED = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=7, logprobs=3, max_tokens=None)
+
+
+def prompts(count, seed=0, vocab=512):
+    rng = random.Random(seed)
+    return [[rng.randrange(vocab) for _ in range(rng.randint(1, 40))] for _ in range(count)]
+
+
+def logits_rows(runner, count):
+    return runner.logits_rows(count).to_continuous_tensor().clone()
+
+
+def test_every_row_of_a_true_b16_equals_its_own_b1_run_bit_for_bit(runner):
+    steps, together = 8, Sequences(runner)
+    starts = [together.start(i, prompt) for i, prompt in enumerate(prompts(16))]
+    tokens, logits = [], []
+    for _ in range(steps):
+        tokens.append(together.decode(list(range(16)), 16))
+        logits.append(logits_rows(runner, 16))
+    together.execute(release=tuple(range(16)))
+    for i, prompt in enumerate(prompts(16)):
+        alone = Sequences(runner)
+        assert alone.start(i, prompt) == starts[i]
+        for step in range(steps):
+            assert alone.decode([i], 1) == [tokens[step][i]]
+            assert torch.equal(logits_rows(runner, 1)[0], logits[step][i])
+        alone.execute(release=(i,))
+
+
+@pytest.mark.parametrize("chunks", [[1] * 33, [32, 1], [16, 17], [7, 19, 7]])
+def test_prefill_in_chunks_equals_prefill_at_once_bit_for_bit(runner, chunks):
+    prompt = [(7 * i * i + 3) % 512 for i in range(33)]
+    whole = Sequences(runner)
+    first = whole.start(0, prompt, sampling=SAMPLED)
+    logits = logits_rows(runner, 1)
+    whole.execute(release=(0,))
+    assert Sequences(runner).start(1, prompt, sampling=SAMPLED, chunks=chunks) == first
+    assert torch.equal(logits_rows(runner, 1), logits)
+
+
+def test_recomputing_generated_tokens_by_prefill_equals_decoding_them_bit_for_bit(runner):
+    sequences = Sequences(runner)
+    prompt = prompts(1, seed=4)[0]
+    generated = [sequences.start(0, prompt)]
+    for _ in range(20):
+        generated += sequences.decode([0], 1)
+    logits = logits_rows(runner, 1)
+    again = Sequences(runner)
+    assert again.start(1, prompt + generated[:-1]) == generated[-1]
+    assert torch.equal(logits_rows(runner, 1), logits)
+
+
+def test_partial_b16_equals_full_b16_and_leaves_other_blocks_alone(runner):
+    sequences = Sequences(runner)
+    for i, prompt in enumerate(prompts(3)):
+        sequences.start(i, prompt)
+    cache = {name: t.to_continuous_tensor() for name, t in runner.cache.items()}
+    before = {name: t.clone() for name, t in cache.items()}
+    sequences.decode([0, 1, 2], 16)
+    written = {
+        (sequences.blocks[i][(sequences.lengths[i] - 2) // 16], (sequences.lengths[i] - 2) % 16)
+        for i in range(3)
+    }
+    changed = (cache["k_scale"] != before["k_scale"]).any(dim=2).any(dim=0)  # [blocks, offset]
+    assert {(int(b), int(o)) for b, o in changed.nonzero()} == written
+
+
+@pytest.mark.parametrize("size", range(2, 16))
+def test_decode_of_an_uncompiled_batch_size_is_refused_before_anything_happens(runner, size):
+    sequences = Sequences(runner)
+    for i in range(size):
+        sequences.start(i, [1, 2, 3])
+    num_bytes = runner.worker.num_bytes
+    before = {name: t.to_continuous_tensor().clone() for name, t in runner.cache.items()}
+    rows = tuple(DecodeRow(i, 3, sequences.blocks[i]) for i in range(size))
+    with pytest.raises(UnsupportedBatchSizeError, match=f"batch of {size}; .* 1 or 16"):
+        sequences.execute(decode=DecodeBatch(size, rows))
+    assert runner.worker.num_bytes == num_bytes
+    for name, tensor in runner.cache.items():
+        assert torch.equal(tensor.to_continuous_tensor(), before[name])
+    assert len(sequences.decode(list(range(size)), 16)) == size
+
+
+def test_warm_up_writes_nothing_but_the_scratch_block(runner):
+    for tensor in runner.cache.values():
+        tensor.to_continuous_tensor().zero_()
+    warm_up(runner)
+    for tensor in runner.cache.values():
+        assert not tensor.to_continuous_tensor()[:, 1:].any()
+    assert runner.cache["k_scale"].to_continuous_tensor()[:, 0].any()
+
+
+def chunk(seq_id=0, start=0, num_tokens=3, blocks=(1,), is_sampled=True):
+    return PrefillChunk(seq_id, start, num_tokens, blocks, is_sampled)
+
+
+def begin(seq_id=0, ids=(1, 2, 3)):
+    return SequenceStart(seq_id, ids, (), GREEDY)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"prefill": (chunk(5),)}, "prefill: sequence 5 is unknown"),
+        ({"start": (begin(0, ()),)}, "empty prompt"),
+        ({"start": (begin(0, (1, 512)),)}, "token id 512, the vocabulary has ids 0 to 511"),
+        ({"start": (begin(0, (-1,)),)}, "token id -1"),
+        ({"start": (begin(), begin())}, "is live already"),
+        ({"start": (begin(),), "prefill": (chunk(num_tokens=4),)}, r"positions \[0, 4\)"),
+        ({"start": (begin(),), "prefill": (chunk(num_tokens=2),)}, "a sample after position 2"),
+        ({"start": (begin(),), "prefill": (chunk(blocks=(0,)),)}, "scratch block"),
+        ({"start": (begin(),), "prefill": (chunk(blocks=(128,)),)}, "expected 1 to 127"),
+        ({"start": (begin(),), "prefill": (chunk(blocks=()),)}, "has 0 blocks"),
+        ({"start": (begin(),), "prefill": (chunk(blocks=(4, 4)),)}, "names a block twice"),
+        (
+            {"start": (begin(0), begin(1)), "prefill": (chunk(0), chunk(1))},
+            "block 1 would be written by the sequences 0 and 1",
+        ),
+        ({"start": (begin(),), "prefill": (chunk(), chunk())}, "occurs twice"),
+        (
+            {"start": (begin(),), "decode": DecodeBatch(1, (DecodeRow(0, 3, (1,)),))},
+            "position 3 of sequence 0, whose newest token is at 2",
+        ),
+        ({"decode": DecodeBatch(16, ())}, "0 live rows"),
+    ],
+)
+def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields, message):
+    sequences = Sequences(runner)
+    with pytest.raises(InvalidRequestError, match=message):
+        sequences.execute(**fields)
+    assert 0 <= sequences.start(9, [1, 2, 3]) < 512
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_model_len": 4096}, "max_model_len is 4096, but the checkpoint was made for 2048"),
+        ({"num_kv_blocks": None, "kv_cache_bytes": 10}, "kv_cache_bytes leaves room for 0"),
+        ({"num_kv_blocks": 10**9}, "num_kv_blocks asks for 1000000000 KV blocks"),
+    ],
+)
+def test_settings_that_do_not_fit_the_model_or_memory_are_refused(random_model, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        make_runner(random_model, CpuBackend(), **settings)
+
+
+def test_close_gives_all_device_memory_back_and_may_be_repeated(runner):
+    assert runner.worker.num_bytes > 0
+    runner.close()
+    runner.close()
+    assert runner.worker.num_bytes == 0
