@@ -1,4 +1,4 @@
-"""What the service needs of the engines: `ReplicaClient` has it over Serve, tests put a fake here."""
+"""What the service needs of the engines: `ReplicaClient` over Serve, a fake in tests."""
 
 from __future__ import annotations
 

@@ -133,7 +133,8 @@ def _start_ray(settings: AppSettings, *, has_logs: bool) -> None:
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=has_logs,
-        logging_level=logging.WARNING,
+        # Its warnings here are about settings that are as they should be.
+        logging_level=logging.ERROR,
     )
 
 
@@ -179,8 +180,6 @@ def _ray_environment() -> Iterator[None]:
     """
     root = str(Path(deployments.__file__).resolve().parents[1])
     wanted = {
-        # Ray's own default, said aloud so that it doesn't warn about it.
-        "RAY_AUTH_MODE": os.environ.get("RAY_AUTH_MODE", "token"),
         "PYTHONPATH": os.pathsep.join(
             [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         ),

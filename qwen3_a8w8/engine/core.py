@@ -19,10 +19,10 @@ from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
+from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
-from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats

@@ -263,7 +263,10 @@ def _gather_rows(run: _Run, node: Node) -> None:
 def _lm_head(run: _Run, node: Node) -> None:
     x, weight = map(run.get, node.inputs)
     rounded = x if run.backend.is_exact else x.bfloat16().float()
-    run.put(node.outputs[0], rounded @ weight.float().T)
+    # Row by row: a matrix product may sum in another order for another number of rows.
+    table = weight.float()
+    rows = [torch.mv(table, row) for row in rounded]
+    run.put(node.outputs[0], torch.stack(rows) if rows else x.new_empty(0, weight.shape[0]))
 
 
 def _sample(run: _Run, node: Node) -> None:

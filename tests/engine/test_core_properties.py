@@ -11,9 +11,7 @@ from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from tests.fakes import FakeRunner, expected_outputs, make_capabilities
 
-PROPERTY = settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-)
+PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SYSTEM_PROMPT = tuple(range(10, 60))
 
 
@@ -233,6 +231,6 @@ def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batc
             assert plan.decode.batch_size == 4
             if abort is None:
                 assert sampled_before_decode == set(members)
-        sampled_before_decode |= {
-            chunk.seq_id for chunk in plan.prefill if chunk.is_sampled
-        } & set(members)
+        sampled_before_decode |= {chunk.seq_id for chunk in plan.prefill if chunk.is_sampled} & set(
+            members
+        )

@@ -6,8 +6,9 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from qwen3_a8w8.checkpoint import names
 from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
-from tests.checkpoints import make_random_qwen3
+from tests.checkpoints import make_compressed_qwen3, make_random_qwen3
 from tests.runners import all_logits, make_runner
 
 
@@ -55,8 +56,19 @@ def test_logits_without_activation_quantisation_equal_transformers(model_path, t
     runner.close()
 
 
-def test_logits_in_a8w8_stay_close_to_transformers(model_path, truth):
+@pytest.mark.parametrize("backend", [ReferenceBackend, CpuBackend])
+def test_logits_in_a8w8_stay_close_to_transformers(model_path, truth, backend):
     ids, expected = truth
-    runner = make_runner(model_path, ReferenceBackend())
+    runner = make_runner(model_path, backend())
     assert relative_error(all_logits(runner, ids), expected) < 2e-2
+    runner.close()
+
+
+def test_logits_of_a_compressed_tensors_checkpoint_stay_close_to_their_own(tmp_path):
+    twin = make_compressed_qwen3(tmp_path, seed=3, initializer_range=0.015).float()
+    ids = torch.randint(0, 512, (1, 50), generator=torch.manual_seed(6))
+    with torch.no_grad():
+        expected = twin(ids).logits[0]
+    runner = make_runner(tmp_path, CpuBackend())
+    assert relative_error(all_logits(runner, ids[0].tolist()), expected) < 2e-2
     runner.close()

@@ -31,6 +31,13 @@ def test_ties_round_half_to_even():
     assert w_q.tolist() == [[127, 0, 2, 2, 0, -2, -2, 126]]
 
 
+def test_rounding_equals_that_of_torch_on_all_quarters():
+    quarters = torch.arange(-127 * 4, 127 * 4 + 1) / 4
+    x_q, x_scale = quantize_activation(quarters[None])
+    assert x_scale.tolist() == [1.0]
+    assert torch.equal(x_q[0], torch.round(quarters).to(torch.int8))
+
+
 def test_minus_128_is_never_produced():
     x_q, _ = quantize_activation(torch.tensor([[-1.0, 1.0, -0.9999999]]))
     assert x_q.tolist() == [[-127, 127, -127]]

@@ -275,6 +275,10 @@ inline void attend_decode(const qw::AttentionArgs& a, qw::Team& team) {
                head % group * (head_dim + 2);
       };
       float* o = a.y + i * head_dim;
+      if (first[t] == first[t + 1]) {
+        memset(o, 0, head_dim * sizeof(float));
+        continue;
+      }
       const float* start = partial(0);
       float m = start[0], l = start[1];
       copy_head(start + 2, head_dim, o);

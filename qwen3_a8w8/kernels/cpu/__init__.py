@@ -1,0 +1,5 @@
+"""CPU kernels: `backend.py` lowers programs onto the native module built from `csrc/`.
+
+`csrc/isa/` holds the kernels, compiled once per instruction path; `csrc/program.cpp` replays a
+program on them; `csrc/thread_pool.cpp` owns the threads.
+"""

@@ -1,0 +1,209 @@
+"""The CPU backend: lowers programs to the native module and owns what it points to.
+
+The native side gets addresses; this module keeps every tensor alive that a
+program was bound to. It checks no shapes (signatures do) and no values of ids
+or slots (the runner does).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from qwen3_a8w8.errors import ConfigError, KernelUnavailableError, SignatureError
+from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref, RefKind
+from qwen3_a8w8.kernels.signature import Dim, TensorLike
+
+MAX_HEAD_DIM = 512
+"""Widest head that the kernels' stack buffers hold."""
+
+MAX_IN_FEATURES = 65536
+"""Widest int8 linear whose biased int32 sums (up to 255 * 127 per input) can't overflow."""
+
+_KIND_CODES = {RefKind.ARG: 0, RefKind.CONST: 1, RefKind.TEMP: 2}
+
+
+class CpuBackend:
+    """Kernels for x86-64 (AVX-512, AVX-VNNI, AVX2), aarch64 (dotprod) and any other CPU.
+
+    Args:
+        isa: instruction path by name (see `runnable_isas`), or None for the fastest that this
+            machine can run.
+        num_threads: threads that compute, the caller included; None: the cores this process
+            may use (affinity mask and cgroup quota). Doesn't change results.
+
+    Raises:
+        KernelUnavailableError: the native module isn't built, or the machine can't run `isa`.
+        ConfigError: `num_threads` is below 1.
+    """
+
+    device = "cpu"
+
+    def __init__(self, isa: str | None = None, num_threads: int | None = None) -> None:
+        native = _load_native()
+        runnable: list[str] = native.runnable_paths()
+        if isa is None:
+            isa = runnable[0]
+        elif isa not in runnable:
+            reason = (
+                "this machine can't run it"
+                if isa in native.compiled_paths()
+                else f"it isn't one of the paths in this build {native.compiled_paths()}"
+            )
+            raise KernelUnavailableError(
+                f"CPU instruction path {isa!r}: {reason}; use one of {runnable}, or None for the "
+                "fastest"
+            )
+        if num_threads is None:
+            num_threads = native.usable_cores()
+        if num_threads < 1:
+            raise ConfigError(f"num_threads is {num_threads}, expected at least 1")
+        self.isa: str = isa
+        self.num_threads: int = num_threads
+        self.name = f"cpu-{isa}"
+        self._native = native
+        self._runtime = native.Runtime(isa, num_threads)
+
+    def lower(self, program: Program) -> CpuExecutable:
+        """Hands the program to the native side; scratch is allocated at the first run."""
+        _check_limits(program)
+        return CpuExecutable(program, self._native, self._runtime)
+
+    def pack(self, ref: Ref, tensor: Any) -> Any:
+        """Packs an int8 linear; other constants stay as they are.
+
+        Args:
+            ref: the constant's declaration.
+            tensor: a torch tensor on the CPU. Kept without a copy unless it is the weight of
+                an int8 linear, of which nothing is kept.
+        """
+        if ref.layout is not ConstLayout.LINEAR_INT8:
+            return tensor
+        out_features, in_features = (int(extent) for extent in tensor.shape)
+        return self._native.pack_linear(
+            self._runtime, tensor.data_ptr(), out_features, in_features
+        )
+
+    def describe(self) -> dict[str, str | int | float]:
+        """Device, instruction path and number of threads."""
+        return {"device": self.device, "isa": self.isa, "threads": self.num_threads}
+
+    def close(self) -> None:
+        """Joins the threads; may be called again."""
+        self._runtime.close()
+
+
+class CpuExecutable:
+    """A program on the native side, with the owners of the memory it points to."""
+
+    def __init__(self, program: Program, native: Any, runtime: Any) -> None:
+        self._dims = _runtime_dims(program)
+        self._arg_names = [ref.name for ref in program.refs if ref.kind is RefKind.ARG]
+        self._constants = program.constants
+        self._runtime = runtime
+        self._bound: dict[str, Any] = {}
+        counted_dim = counted_ref = -1
+        if program.active_count is not None:
+            name, dim = program.active_count
+            counted_dim = self._dims.index(dim.name) if dim.name in self._dims else -1
+            counted_ref = next(
+                ref.index for ref in program.refs if ref.kind is RefKind.ARG and ref.name == name
+            )
+        self._program = native.make_program(
+            [self._lower_ref(ref) for ref in program.refs],
+            [_lower_node(node) for node in program.nodes],
+            counted_dim,
+            counted_ref,
+        )
+
+    def bind(self, constants: Mapping[str, Any]) -> None:
+        """Takes all constants as `CpuBackend.pack` returned them."""
+        self._bound = dict(constants)
+        for name, value in constants.items():
+            ref = self._constants[name]
+            if ref.layout is ConstLayout.LINEAR_INT8:
+                self._program.bind_linear(ref.index, value)
+            else:
+                self._program.bind(ref.index, value.data_ptr())
+
+    def run(self, args: Mapping[str, TensorLike], dims: Mapping[str, int]) -> None:
+        """Replays the program in one native call with the GIL released."""
+        pointers = [args[name].data_ptr() for name in self._arg_names]
+        self._program.run(self._runtime, pointers, [dims[name] for name in self._dims])
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of scratch held now."""
+        return int(self._program.arena_bytes)
+
+    def close(self) -> None:
+        """Frees scratch memory; may be called again."""
+        self._program.close()
+
+    def _lower_ref(self, ref: Ref) -> tuple[int, int, list[int]]:
+        shape = [
+            -1 - self._dims.index(extent.name) if isinstance(extent, Dim) else extent
+            for extent in ref.shape
+        ]
+        return _KIND_CODES[ref.kind], ref.dtype.itemsize, shape
+
+
+def runnable_isas() -> list[str]:
+    """Instruction paths that this machine can run, fastest first.
+
+    Raises:
+        KernelUnavailableError: the native module isn't built.
+    """
+    return list(_load_native().runnable_paths())
+
+
+def _load_native() -> Any:
+    try:
+        return importlib.import_module("qwen3_a8w8.kernels.cpu._native")
+    except ImportError as error:
+        raise KernelUnavailableError(
+            f"the native CPU kernels can't be loaded ({error}); build them with "
+            "`pip install -e . --no-build-isolation` (needs a C++17 compiler such as g++)"
+        ) from error
+
+
+def _runtime_dims(program: Program) -> list[str]:
+    names = [
+        extent.name
+        for param in program.signature.params
+        for extent in param.shape
+        if isinstance(extent, Dim)
+    ]
+    return list(dict.fromkeys(names))
+
+
+def _lower_node(node: Node) -> tuple[str, list[int], list[int], list[int], int, float]:
+    attributes = node.attributes
+    value = attributes.get("eps", attributes.get("scale", 0.0))
+    return (
+        node.op,
+        [ref.index for ref in node.inputs],
+        [ref.index for ref in node.outputs],
+        [ref.index for ref in node.updates],
+        int(attributes.get("layer", 0)),
+        float(value),
+    )
+
+
+def _check_limits(program: Program) -> None:
+    for node in program.nodes:
+        if node.op in ("linear", "linear_add"):
+            in_features = node.inputs[2].shape[1]
+            if isinstance(in_features, int) and in_features > MAX_IN_FEATURES:
+                raise SignatureError(
+                    f"{program.signature.name}: {node.inputs[2].name!r} has {in_features} inputs, "
+                    f"the CPU kernels sum at most {MAX_IN_FEATURES} in int32"
+                )
+        if node.op == "qk_norm_rope_cache":
+            head_dim = node.updates[0].shape[4]
+            if isinstance(head_dim, int) and (head_dim > MAX_HEAD_DIM or head_dim % 2):
+                raise SignatureError(
+                    f"{program.signature.name}: head_dim is {head_dim}, the CPU kernels take even "
+                    f"head dims of at most {MAX_HEAD_DIM}"
+                )

@@ -1,0 +1,2 @@
+#define QW_TABLE kernels_avx2
+#include "table.h"

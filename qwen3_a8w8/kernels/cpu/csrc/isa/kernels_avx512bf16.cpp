@@ -1,0 +1,2 @@
+#define QW_TABLE kernels_avx512bf16
+#include "table.h"

@@ -1,0 +1,2 @@
+#define QW_TABLE kernels_neon
+#include "table.h"

@@ -1,0 +1,20 @@
+// All kernels of the unit's instruction set as a table. A unit defines QW_TABLE and includes
+// this file, and nothing else.
+#pragma once
+
+#include "../kernels.h"
+#include "attention.h"
+#include "linear.h"
+#include "lm_head.h"
+#include "rope_cache.h"
+#include "rows.h"
+#include "sample.h"
+
+namespace qw {
+
+extern const KernelTable QW_TABLE;
+const KernelTable QW_TABLE = {embed,       rms_norm,           rms_norm_quant, quantize,
+                              silu_mul_quant, linear,          qk_norm_rope_cache, attention,
+                              gather_rows, lm_head,            sample};
+
+}  // namespace qw

@@ -1,0 +1,22 @@
+// Packs int8 weights for the tiles; see PackedLinear in layout.h.
+#pragma once
+
+#include "aligned_buffer.h"
+#include "layout.h"
+#include "team.h"
+
+namespace qw {
+
+class LinearWeights {
+ public:
+  // Reads w [out_features, in_features] int8, row-major.
+  LinearWeights(const int8_t* w, int64_t out_features, int64_t in_features, Team& team);
+
+  const PackedLinear& view() const { return view_; }
+
+ private:
+  AlignedBuffer buffer_;
+  PackedLinear view_;
+};
+
+}  // namespace qw

@@ -1,0 +1,92 @@
+// A lowered program: refs, nodes, bound constants and the scratch arena. `run` replays all
+// nodes in one call. Mirrors kernels/program.py; shapes come from there and are trusted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "aligned_buffer.h"
+#include "kernels.h"
+#include "thread_pool.h"
+
+namespace qw {
+
+enum class RefKind : int { kArg = 0, kConst = 1, kTemp = 2 };
+
+enum class Op {
+  kEmbed,
+  kRmsNorm,
+  kRmsNormQuant,
+  kQuantize,
+  kLinear,
+  kLinearAdd,
+  kQkNormRopeCache,
+  kAttention,
+  kSiluMulQuant,
+  kGatherRows,
+  kLmHead,
+  kSample,
+};
+
+struct RefInfo {
+  RefKind kind;
+  int64_t item_bytes;
+  std::vector<int64_t> shape;  // extents; -1 - d stands for run-time dim d
+};
+
+struct NodeInfo {
+  Op op;
+  std::vector<int> inputs, outputs, updates;
+  int64_t layer;  // of ops on a cache
+  double value;   // eps or scale
+};
+
+Op op_from_name(const std::string& name);  // throws std::invalid_argument
+
+// Offsets of temporaries in one arena, planned by liveness.
+struct ArenaPlan {
+  std::vector<int64_t> offsets;  // by ref; -1 where the arena holds nothing
+  int64_t bytes = 0;
+};
+
+class Program {
+ public:
+  // `counted_dim` and `counted_ref`: the dim whose live rows an argument counts; -1 if none.
+  Program(std::vector<RefInfo> refs, std::vector<NodeInfo> nodes, int counted_dim,
+          int counted_ref);
+
+  void bind(int ref, const void* data);
+  void bind_linear(int ref, const PackedLinear& weight);
+
+  // `args`: addresses of the argument refs in their order; `dims`: values of the run-time dims.
+  void run(const KernelTable& kernels, ThreadPool& pool, const std::vector<uintptr_t>& args,
+           const std::vector<int64_t>& dims);
+
+  // Bytes of scratch held.
+  size_t arena_bytes() const { return arena_.size(); }
+  void close();
+
+ private:
+  struct Replay;
+
+  std::vector<RefInfo> refs_;
+  std::vector<NodeInfo> nodes_;
+  int counted_dim_, counted_ref_;
+  std::vector<const void*> constants_;
+  std::vector<PackedLinear> linears_;
+  AlignedBuffer arena_;
+  ArenaPlan plan_;
+  std::vector<int64_t> planned_dims_;
+
+  void plan(const std::vector<int64_t>& dims);
+};
+
+// Bytes of a ref when the dims have these values. Rows of int8 temporaries are padded and
+// carry their trailer.
+int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims);
+
+ArenaPlan plan_arena(const std::vector<RefInfo>& refs, const std::vector<NodeInfo>& nodes,
+                     const std::vector<int64_t>& dims);
+
+}  // namespace qw

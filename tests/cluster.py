@@ -1,0 +1,113 @@
+"""One local Ray with the application on fake runners, for all tests that need a cluster."""
+
+import contextlib
+import socket
+import time
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import openai
+
+with warnings.catch_warnings():
+    # Ray's own models use what pydantic has deprecated.
+    warnings.simplefilter("ignore")
+    from ray import serve
+
+    from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT
+    from deployments.local import local_application
+
+from tests.fake_deployment import FAKE_RUNNER, text_capabilities
+from tests.text_fixtures import write_tokenizer_files
+
+from deployments.settings import AppSettings
+from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.text.tokenizer import Tokenizer
+
+NUM_REPLICAS = 2
+DEADLINE_S = 60.0
+
+
+@dataclass(frozen=True)
+class RunningApplication:
+    """The application while it runs."""
+
+    url: str
+    directory: Path
+    tokenizer: Tokenizer = field(repr=False)
+    capabilities: RunnerCapabilities = field(repr=False)
+
+    @property
+    def handle(self):
+        return serve.get_app_handle(APPLICATION_NAME)
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(
+            api_key="unused", base_url=f"{self.url}/v1", max_retries=0, timeout=DEADLINE_S
+        )
+
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=DEADLINE_S)
+
+    def reports(self) -> list:
+        """A report of each of the replicas, once all of them are up."""
+        engine = serve.get_deployment_handle(ENGINE_DEPLOYMENT, APPLICATION_NAME)
+        found = {}
+
+        def look() -> bool:
+            # Serve chooses the replica, so ask until each has answered.
+            with contextlib.suppress(Exception):
+                report = engine.report.remote().result(timeout_s=5)
+                found[report.replica_id] = report
+            return len(found) == NUM_REPLICAS and self._num_running() == NUM_REPLICAS
+
+        wait_until(look, "all replicas answer")
+        return list(found.values())
+
+    def wait_until_idle(self) -> None:
+        """Every sequence has ended and every block is back, on all replicas."""
+
+        def is_idle() -> bool:
+            return all(
+                r.stats.num_blocks_in_use == 0 and not r.stats.num_running + r.stats.num_waiting
+                for r in self.reports()
+            )
+
+        wait_until(is_idle, "blocks_in_use is 0")
+
+    def _num_running(self) -> int:
+        status = serve.status().applications[APPLICATION_NAME].deployments[ENGINE_DEPLOYMENT]
+        return status.replica_states.get("RUNNING", 0)
+
+
+def wait_until(is_true, what: str) -> None:
+    """Asks until the answer is yes."""
+    deadline = time.monotonic() + DEADLINE_S
+    while not is_true():
+        assert time.monotonic() < deadline, f"not within {DEADLINE_S} s: {what}"
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def running_application(directory: Path):
+    """Starts everything, and ends it."""
+    write_tokenizer_files(directory)
+    settings = AppSettings(
+        model=str(directory),
+        served_model_name="tiny",
+        runner_factory=FAKE_RUNNER,
+        replicas={
+            "num_replicas": NUM_REPLICAS,
+            "actor_num_cpus": 0.5,
+            "health_check_period_s": 1.0,
+            "graceful_shutdown_timeout_s": 5.0,
+        },
+    )
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with local_application(settings, port=port) as url:
+        yield RunningApplication(
+            url, directory, Tokenizer.from_directory(directory), text_capabilities(directory)
+        )

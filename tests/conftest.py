@@ -1,0 +1,27 @@
+"""Settings that every test needs."""
+
+import pytest
+import torch
+
+# Tensors here are tiny: splitting them over threads only costs, on a busy machine a lot.
+torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    """Tolerates what Ray does in this process; every other warning stays an error."""
+    for line in (
+        "ignore:Using extra keyword arguments on `Field`:DeprecationWarning",
+        "ignore:subprocess .* is still running:ResourceWarning",
+        "ignore:unclosed:ResourceWarning",
+    ):
+        config.addinivalue_line("filterwarnings", line)
+
+
+@pytest.fixture(scope="session")
+def application(tmp_path_factory):
+    """The application on a local cluster: one for the whole run, because it takes a while."""
+    # Imported here: most runs of a single test need no Ray.
+    from tests.cluster import running_application
+
+    with running_application(tmp_path_factory.mktemp("tiny")) as running:
+        yield running
