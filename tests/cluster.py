@@ -14,6 +14,7 @@ with warnings.catch_warnings():
     # Ray's own models use what pydantic has deprecated.
     warnings.simplefilter("ignore")
     from ray import serve
+    from ray.serve.handle import DeploymentHandle
 
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT
     from deployments.local import local_application
@@ -37,10 +38,8 @@ class RunningApplication:
     directory: Path
     tokenizer: Tokenizer = field(repr=False)
     capabilities: RunnerCapabilities = field(repr=False)
-
-    @property
-    def handle(self):
-        return serve.get_app_handle(APPLICATION_NAME)
+    handle: DeploymentHandle = field(repr=False)
+    engine: DeploymentHandle = field(repr=False)
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
@@ -52,14 +51,16 @@ class RunningApplication:
 
     def reports(self) -> list:
         """A report of each of the replicas, once all of them are up."""
-        engine = serve.get_deployment_handle(ENGINE_DEPLOYMENT, APPLICATION_NAME)
         found = {}
 
         def look() -> bool:
-            # Serve chooses the replica, so ask until each has answered.
-            with contextlib.suppress(Exception):
-                report = engine.report.remote().result(timeout_s=5)
-                found[report.replica_id] = report
+            # Serve chooses the replica, by the number of calls it believes to be open there:
+            # enough calls at once reach all of them.
+            found.clear()
+            for response in [self.engine.report.remote() for _ in range(8)]:
+                with contextlib.suppress(Exception):  # the replica may be dying on purpose
+                    report = response.result(timeout_s=5)
+                    found[report.replica_id] = report
             return len(found) == NUM_REPLICAS and self._num_running() == NUM_REPLICAS
 
         wait_until(look, "all replicas answer")
@@ -109,5 +110,10 @@ def running_application(directory: Path):
         port = probe.getsockname()[1]
     with local_application(settings, port=port) as url:
         yield RunningApplication(
-            url, directory, Tokenizer.from_directory(directory), text_capabilities(directory)
+            url=url,
+            directory=directory,
+            tokenizer=Tokenizer.from_directory(directory),
+            capabilities=text_capabilities(directory),
+            handle=serve.get_app_handle(APPLICATION_NAME),
+            engine=serve.get_deployment_handle(ENGINE_DEPLOYMENT, APPLICATION_NAME),
         )

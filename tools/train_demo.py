@@ -1,8 +1,10 @@
 """Trains the demo model from scratch on CPUs and writes it to ``qwen3_a8w8/demo``.
 
 One seeded run: corpus, tokenizer, model, about 30 million tokens, less than an
-hour on two cores with AMX. The last part trains under imitated A8W8 rounding.
-A broken run goes on from the last checkpoint in ``--work-dir``.
+hour on two cores with AMX. Two processes of one thread each share every step;
+on a machine with other work they lose less time to each other than two threads
+would. The last part trains under imitated A8W8 rounding. A broken run goes on
+from the last checkpoint in ``--work-dir``.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from demo_data import draw_training
-from demo_model import demo_config, hidden_states, new_model, set_a8w8
+from demo_model import demo_config, hidden_states
 from demo_tokenizer import encode_dialogues, save_tokenizer, train_tokenizer
-from torch import Tensor
+from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
 
 ROOT = Path(__file__).resolve().parent.parent
 
 # Rows are padded to one of these lengths, so that few shapes have to be compiled.
-ROW_LENGTHS = (40, 64, 96, 160, 256, 384, 768, 1536)
+ROW_LENGTHS = (48, 72, 112, 256, 384, 1536)
 TOKENS_PER_BATCH = 4096
-BATCHES_PER_STEP = 2
+NUM_PROCESSES = 2  # one batch of each makes a step
 PEAK_LR = 2e-3
 WARMUP_STEPS = 100
 CHECKPOINT_EVERY_S = 180
@@ -53,20 +55,17 @@ def _encode_corpus(
         yield from encode_dialogues(tokenizer, [draw_training(rng) for _ in range(count)])
 
 
-def load_corpus(
+def make_corpus(
     path: Path, tokenizer: PreTrainedTokenizerBase, num_dialogues: int, seed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All ids end to end, the end of each dialogue, and the length of each prompt."""
-    if not path.exists():
-        rows = list(_encode_corpus(tokenizer, num_dialogues, seed))
-        np.savez(
-            path,
-            ids=np.fromiter((i for pair in rows for part in pair for i in part), np.int16),
-            ends=np.cumsum([len(prompt) + len(completion) for prompt, completion in rows]),
-            prompts=np.array([len(prompt) for prompt, _ in rows], np.int32),
-        )
-    arrays = np.load(path)
-    return arrays["ids"], arrays["ends"], arrays["prompts"]
+) -> None:
+    """Save all ids end to end, the end of each dialogue, and the length of each prompt."""
+    rows = list(_encode_corpus(tokenizer, num_dialogues, seed))
+    np.savez(
+        path,
+        ids=np.fromiter((i for pair in rows for part in pair for i in part), np.int16),
+        ends=np.cumsum([len(prompt) + len(completion) for prompt, completion in rows]),
+        prompts=np.array([len(prompt) for prompt, _ in rows], np.int32),
+    )
 
 
 def batches(ids: np.ndarray, ends: np.ndarray, prompts: np.ndarray) -> Iterator[Batch]:
@@ -168,6 +167,98 @@ def write_model(model: Qwen3ForCausalLM, directory: Path) -> None:
     (directory / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
+def prepare(args: argparse.Namespace) -> None:
+    """Make tokenizer and corpus in the working directory unless they are there."""
+    args.work_dir.mkdir(parents=True, exist_ok=True)
+    tokenizer_dir = args.work_dir / "tokenizer"
+    if not (tokenizer_dir / "tokenizer.json").exists():
+        save_tokenizer(train_tokenizer(seed=args.seed), tokenizer_dir)
+    if not (args.work_dir / "corpus.npz").exists():
+        began = time.monotonic()
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
+        make_corpus(args.work_dir / "corpus.npz", tokenizer, args.dialogues, args.seed)
+        print(f"made the corpus in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def _sum_gradients(model: Qwen3ForCausalLM) -> None:
+    gradients = [parameter.grad for parameter in model.parameters()]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    distributed.all_reduce(flat)
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
+def train(rank: int, args: argparse.Namespace) -> None:
+    """The training loop of one of the processes; rank 0 prints and writes."""
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{args.work_dir}/rendezvous", rank=rank, world_size=NUM_PROCESSES
+    )
+    torch.manual_seed(args.seed)
+    # One graph per row length, without rounding and with it.
+    torch._dynamo.config.recompile_limit = 4 * len(ROW_LENGTHS)
+    tokenizer = AutoTokenizer.from_pretrained(args.work_dir / "tokenizer")
+    end_id, pad_id = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
+    model = Qwen3ForCausalLM(demo_config(len(tokenizer), end_id, pad_id))
+    opts = optimisers(model, args.muon)
+    checkpoint = args.work_dir / "checkpoint.pt"
+    step = 0
+    if checkpoint.exists():
+        state = torch.load(checkpoint)
+        model.load_state_dict(state["model"])
+        for opt, opt_state in zip(opts, state["optimisers"], strict=True):
+            opt.load_state_dict(opt_state)
+        step = state["step"]
+    corpus = np.load(args.work_dir / "corpus.npz")
+    stream = batches(corpus["ids"], corpus["ends"], corpus["prompts"])
+    for _ in range(step * NUM_PROCESSES):
+        next(stream)
+
+    began = last_saved = last_shown = time.monotonic()
+    shown = torch.zeros(3)  # tokens, loss, targets since the last line
+    while step < args.steps:
+        shares = [batch for _, batch in zip(range(NUM_PROCESSES), stream, strict=False)]
+        if len(shares) < NUM_PROCESSES:
+            print(f"the corpus ends at step {step} of {args.steps}; raise --dialogues", flush=True)
+            break
+        num_targets = sum(int((share.targets >= 0).sum()) for share in shares)
+        own = shares[rank]
+        is_target = own.targets >= 0
+        is_a8w8 = step >= args.steps - args.a8w8_steps
+        hidden = hidden_states(model, own.token_ids, is_a8w8)[is_target]
+        logits = functional.linear(hidden, model.model.embed_tokens.weight.bfloat16())
+        loss = functional.cross_entropy(logits.float(), own.targets[is_target], reduction="sum")
+        (loss / num_targets).backward()
+        _sum_gradients(model)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for opt in opts:
+            for group in opt.param_groups:
+                group["lr"] = learning_rate(step, args.steps)
+            opt.step()
+            opt.zero_grad(set_to_none=True)
+        step += 1
+        now = time.monotonic()
+        shown += torch.tensor([own.token_ids.numel(), loss.item(), is_target.sum().item()])
+        if step % 25 == 0:
+            distributed.all_reduce(shown)
+            if rank == 0:
+                rate = shown[0].item() / (now - last_shown)
+                mean_loss = (shown[1] / shown[2]).item()
+                print(f"step {step} loss {mean_loss:.4f} {rate:.0f} tokens/s {now - began:.0f} s", flush=True)
+            last_shown = now
+            shown.zero_()
+        if rank == 0 and (now - last_saved > CHECKPOINT_EVERY_S or step == args.stop_after):
+            save_checkpoint(checkpoint, model, opts, step)
+            last_saved = now
+        if step == args.stop_after:
+            return
+    if rank == 0:
+        save_checkpoint(checkpoint, model, opts, step)
+        write_model(model, args.output)
+        save_tokenizer(tokenizer.backend_tokenizer, args.output)
+        print(f"wrote {args.output} after {time.monotonic() - began:.0f} s", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=3600)
@@ -179,77 +270,9 @@ def main() -> None:
     parser.add_argument("--work-dir", type=Path, default=ROOT / ".cache" / "train_demo")
     parser.add_argument("--output", type=Path, default=ROOT / "qwen3_a8w8" / "demo")
     args = parser.parse_args()
-    args.work_dir.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(args.seed)
-    began = time.monotonic()
-
-    tokenizer_dir = args.work_dir / "tokenizer"
-    if not (tokenizer_dir / "tokenizer.json").exists():
-        save_tokenizer(train_tokenizer(seed=args.seed), tokenizer_dir)
-    tokenizer = AutoTokenizer.from_pretrained(tokenizer_dir)
-    corpus = load_corpus(args.work_dir / "corpus.npz", tokenizer, args.dialogues, args.seed)
-    print(f"{len(corpus[1])} dialogues, {len(corpus[0])} tokens, {time.monotonic() - began:.0f} s", flush=True)
-
-    end_id, pad_id = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"])
-    model = new_model(demo_config(len(tokenizer), end_id, pad_id))
-    opts = optimisers(model, args.muon)
-    checkpoint = args.work_dir / "checkpoint.pt"
-    step = 0
-    if checkpoint.exists():
-        state = torch.load(checkpoint)
-        model.load_state_dict(state["model"])
-        for opt, opt_state in zip(opts, state["optimisers"], strict=True):
-            opt.load_state_dict(opt_state)
-        step = state["step"]
-    stream = batches(*corpus)
-    for _ in range(step * BATCHES_PER_STEP):
-        next(stream)
-    forward = torch.compile(hidden_states, dynamic=False)
-
-    last_saved = last_shown = time.monotonic()
-    shown_tokens, shown_loss, shown_targets = 0, 0.0, 0
-    while step < args.steps:
-        if step >= args.steps - args.a8w8_steps:
-            set_a8w8(model, True)
-        parts = [part for _, part in zip(range(BATCHES_PER_STEP), stream, strict=False)]
-        if len(parts) < BATCHES_PER_STEP:
-            print(f"the corpus ends at step {step}", flush=True)
-            break
-        num_targets = sum(int((part.targets >= 0).sum()) for part in parts)
-        for part in parts:
-            is_target = part.targets >= 0
-            with torch.autocast("cpu", torch.bfloat16):
-                hidden = forward(model, part.token_ids)[is_target]
-                logits = functional.linear(hidden, model.model.embed_tokens.weight)
-            loss = functional.cross_entropy(logits.float(), part.targets[is_target], reduction="sum")
-            (loss / num_targets).backward()
-            shown_loss += float(loss)
-            shown_tokens += part.token_ids.numel()
-        shown_targets += num_targets
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for opt in opts:
-            for group in opt.param_groups:
-                group["lr"] = learning_rate(step, args.steps)
-            opt.step()
-            opt.zero_grad(set_to_none=True)
-        step += 1
-        now = time.monotonic()
-        if step % 25 == 0:
-            print(
-                f"step {step} loss {shown_loss / shown_targets:.4f} "
-                f"{shown_tokens / (now - last_shown):.0f} tokens/s {now - began:.0f} s",
-                flush=True,
-            )
-            last_shown, shown_tokens, shown_loss, shown_targets = now, 0, 0.0, 0
-        if now - last_saved > CHECKPOINT_EVERY_S or step == args.stop_after:
-            save_checkpoint(checkpoint, model, opts, step)
-            last_saved = now
-        if step == args.stop_after:
-            return
-    save_checkpoint(checkpoint, model, opts, step)
-    write_model(model, args.output)
-    save_tokenizer(tokenizer.backend_tokenizer, args.output)
-    print(f"wrote {args.output} after {time.monotonic() - began:.0f} s", flush=True)
+    prepare(args)
+    (args.work_dir / "rendezvous").unlink(missing_ok=True)
+    multiprocessing.spawn(train, (args,), nprocs=NUM_PROCESSES)
 
 
 if __name__ == "__main__":

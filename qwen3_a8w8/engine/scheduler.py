@@ -24,7 +24,7 @@ from collections import deque
 from qwen3_a8w8.engine.batch import choose_decode
 from qwen3_a8w8.engine.draft import ScheduledStep, StepDraft
 from qwen3_a8w8.engine.plan import RunnerCapabilities
-from qwen3_a8w8.engine.sequence import Sequence, SequenceState
+from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
 from qwen3_a8w8.engine.stats import Decision, StepCounters
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
 from qwen3_a8w8.kv_cache.prefix_index import BlockKey
@@ -115,15 +115,18 @@ class Scheduler:
         # Judged before this step's chunks count as done, because they run in the same step.
         decodable = {seq.seq_id for seq in self.running if seq.can_decode}
         ready: list[Sequence] = []
+        held_up: set[Gang] = set()
         for seq in list(self.running):
             # Only newer sequences than the one visited are preempted, so nobody loses blocks
             # that this draft has already planned to use.
             if seq.is_prefilling:
                 draft.add_chunk(seq)
-            elif seq.seq_id in decodable and seq.can_decode and self._reserve(seq, draft):
-                ready.append(seq)
-        # A visit may have preempted a member of an explicit batch that was complete before.
-        return [seq for seq in ready if seq.can_decode]
+            elif seq.seq_id in decodable:
+                if seq.can_decode and self._reserve(seq, draft):
+                    ready.append(seq)
+                elif seq.gang is not None:
+                    held_up.add(seq.gang)  # a member lacks a block or was preempted just now
+        return [seq for seq in ready if seq.gang not in held_up]
 
     def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""
@@ -199,9 +202,10 @@ class Scheduler:
         """Gets blocks for all known tokens of all of the group, or none at all.
 
         One block per running sequence is left, so that an admission isn't undone by their
-        next tokens.
+        next tokens; members of the group's own batch stand still until it is admitted.
         """
-        num_spare = len(self.running)
+        gang = group[0].gang
+        num_spare = sum(seq.gang is None or seq.gang is not gang for seq in self.running)
         for i, seq in enumerate(group):
             seq.block_ids = self._pool.acquire_prefix(self._reusable_keys(seq))
             seq.num_published_blocks = len(seq.block_ids)

@@ -316,14 +316,13 @@ def test_stats_count_batches_and_rows():
 def test_preemption_takes_the_newest_and_changes_no_token():
     core = make_core(num_kv_blocks=9, decode_step_s={1: 0.01, 16: 0.01})
     requests = [make_request(12, first=100 * i + 10, max_tokens=12) for i in range(2)]
-    for request in requests:
-        core.add(request)
+    sequences = [core.sequence(*core.add(request)) for request in requests]
     events = run(core)
+    assert [seq.num_preemptions for seq in sequences] == [0, 1]
     for seq_id, request in enumerate(requests):
         got = [t for event in events[seq_id] for t in event.token_ids]
         assert [got] == expected_outputs(request, core.capabilities)
     assert core.stats().counters.num_preemptions == 1
-    assert events[0][-1].finish_reason == "length"
     assert core.stats().num_blocks_in_use == 0
 
 

@@ -223,14 +223,14 @@ def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batc
         if traffic.ends[seq_id] != "abort":
             assert traffic.outputs[seq_id] == tokens
 
-    sampled_before_decode = set()
+    left_out, prefilled = set(), set()
     for plan in traffic.runner.plans:
         rows = {row.seq_id for row in plan.decode.rows} if plan.decode else set()
         if rows & set(members):
             assert rows <= set(members)
             assert plan.decode.batch_size == 4
+            assert not rows & left_out, "a row is only left out once it has ended"
+            left_out = set(members) - rows
             if abort is None:
-                assert sampled_before_decode == set(members)
-        sampled_before_decode |= {chunk.seq_id for chunk in plan.prefill if chunk.is_sampled} & set(
-            members
-        )
+                assert prefilled == set(members)
+        prefilled |= {chunk.seq_id for chunk in plan.prefill if chunk.is_sampled} & set(members)

@@ -12,7 +12,9 @@
 #include <tuple>
 #include <vector>
 
+#include "checksum.h"
 #include "cpu_features.h"
+#include "machine_probe.h"
 #include "packing.h"
 #include "program.h"
 #include "thread_pool.h"
@@ -73,6 +75,7 @@ std::vector<std::string> names_of_paths(bool only_runnable) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  m.attr("packed_layout") = qw::kPackedLayout;
   m.def("usable_cores", &qw::usable_cores, "Cores this process may use.");
   m.def("compiled_paths", [] { return names_of_paths(false); },
         "Names of the instruction paths in this build, fastest first.");
@@ -84,6 +87,15 @@ NB_MODULE(_native, m) {
       .def("close", &Runtime::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<qw::LinearWeights>(m, "LinearWeights")
+      .def_static(
+          "at",
+          [](uintptr_t data, int64_t out_features, int64_t in_features, nb::handle /*owner*/) {
+            return std::make_unique<qw::LinearWeights>(reinterpret_cast<const uint8_t*>(data),
+                                                       out_features, in_features);
+          },
+          "data"_a, "out_features"_a, "in_features"_a, "owner"_a, nb::keep_alive<0, 4>())
+      .def("data_ptr",
+           [](const qw::LinearWeights& w) { return reinterpret_cast<uintptr_t>(w.view().data); })
       .def_prop_ro("nbytes", [](const qw::LinearWeights& w) { return w.view().bytes(); });
 
   m.def(
@@ -96,6 +108,33 @@ NB_MODULE(_native, m) {
       },
       "runtime"_a, "data"_a, "out_features"_a, "in_features"_a,
       nb::call_guard<nb::gil_scoped_release>());
+
+  m.def(
+      "checksum",
+      [](Runtime& runtime, uintptr_t data, int64_t bytes) {
+        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
+        runtime.pool().adopt_process();
+        return qw::checksum(reinterpret_cast<const char*>(data), bytes, runtime.pool());
+      },
+      "runtime"_a, "data"_a, "bytes"_a, nb::call_guard<nb::gil_scoped_release>());
+  m.def(
+      "probe_read",
+      [](Runtime& runtime, int64_t bytes, int64_t prefetch_bytes, int passes) {
+        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
+        runtime.pool().adopt_process();
+        return qw::probe_read(runtime.kernels(), runtime.pool(), bytes, prefetch_bytes, passes);
+      },
+      "runtime"_a, "bytes"_a, "prefetch_bytes"_a, "passes"_a,
+      nb::call_guard<nb::gil_scoped_release>(), "Seconds of each pass over a buffer.");
+  m.def(
+      "probe_multiply",
+      [](Runtime& runtime, int64_t rounds, int passes) {
+        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
+        runtime.pool().adopt_process();
+        return qw::probe_multiply(runtime.kernels(), runtime.pool(), rounds, passes);
+      },
+      "runtime"_a, "rounds"_a, "passes"_a, nb::call_guard<nb::gil_scoped_release>(),
+      "int8 multiply-adds per second of each pass.");
 
   nb::class_<qw::Program>(m, "Program")
       .def_prop_ro("arena_bytes", &qw::Program::arena_bytes)

@@ -146,6 +146,9 @@ struct KernelTable {
   void (*gather_rows)(const GatherArgs&, Team&);
   void (*lm_head)(const LmHeadArgs&, Team&);
   void (*sample)(const SampleArgs&, Team&);
+  // What the machine can do at most; see isa/probe.h.
+  int64_t (*multiply_in_registers)(int64_t rounds);
+  void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes);
 };
 
 constexpr int64_t kMaxHeadDim = 512;

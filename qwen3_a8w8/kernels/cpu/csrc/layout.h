@@ -20,6 +20,10 @@ QW_INLINE constexpr int64_t ceil_div(int64_t value, int64_t divisor) {
   return (value + divisor - 1) / divisor;
 }
 
+// Names the layout of all packed constants, on every instruction path. Files of packed weights
+// carry it: change it whenever PackedLinear or anything else that `pack` returns changes.
+constexpr const char* kPackedLayout = "u8-16x4-1";
+
 // A packed int8 linear: [blocks][depth_groups][16 channels][4 inputs], each weight + 128 as an
 // unsigned byte, so that the activation is the signed operand of a dot4 instruction. Channels
 // and inputs beyond the true extents hold 128, i.e. zero.

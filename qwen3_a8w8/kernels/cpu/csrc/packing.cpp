@@ -48,4 +48,8 @@ LinearWeights::LinearWeights(const int8_t* w, int64_t out_features, int64_t in_f
   team.parallel(view_.blocks(), pack_block, &job);
 }
 
+LinearWeights::LinearWeights(const uint8_t* packed, int64_t out_features, int64_t in_features) {
+  view_ = {packed, out_features, in_features};
+}
+
 }  // namespace qw

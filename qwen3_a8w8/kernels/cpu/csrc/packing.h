@@ -11,6 +11,8 @@ class LinearWeights {
  public:
   // Reads w [out_features, in_features] int8, row-major.
   LinearWeights(const int8_t* w, int64_t out_features, int64_t in_features, Team& team);
+  // Refers to weights that were packed before, 64-byte aligned; the caller keeps them alive.
+  LinearWeights(const uint8_t* packed, int64_t out_features, int64_t in_features);
 
   const PackedLinear& view() const { return view_; }
 

@@ -6,6 +6,7 @@
 #include "attention.h"
 #include "linear.h"
 #include "lm_head.h"
+#include "probe.h"
 #include "rope_cache.h"
 #include "rows.h"
 #include "sample.h"
@@ -15,6 +16,7 @@ namespace qw {
 extern const KernelTable QW_TABLE;
 const KernelTable QW_TABLE = {embed,       rms_norm,           rms_norm_quant, quantize,
                               silu_mul_quant, linear,          qk_norm_rope_cache, attention,
-                              gather_rows, lm_head,            sample};
+                              gather_rows, lm_head,            sample,         multiply_in_registers,
+                              read_memory};
 
 }  // namespace qw

@@ -1,0 +1,116 @@
+"""A small random Qwen3 bound to a backend, with its own paged cache."""
+
+import torch
+
+from qwen3_a8w8.kernels.backend import Compiler
+from qwen3_a8w8.model.qwen3 import decode, prefill
+from tests.kernels.paged_cache import scattered_tables
+
+DIMS = {
+    "NUM_LAYERS": 2,
+    "HIDDEN": 192,
+    "NUM_HEADS": 4,
+    "KV_HEADS": 2,
+    "HEAD_DIM": 64,
+    "INTERMEDIATE": 328,
+    "VOCAB": 301,
+    "BLOCK_SIZE": 16,
+    "MAX_POSITIONS": 640,
+}
+OPTIONS = {"rms_norm_eps": 1e-6}
+BLOCKS_PER_SEQ = 36
+NUM_BLOCKS = 16 * BLOCKS_PER_SEQ + 1
+
+
+def make_weights(constants, seed=0):
+    """Random tensors for the constants of a program, by name."""
+    gen = torch.Generator().manual_seed(seed)
+    weights = {}
+    for name, ref in sorted(constants.items()):
+        if name.endswith("w_q"):
+            weights[name] = torch.randint(-127, 128, ref.shape, generator=gen, dtype=torch.int8)
+        elif name.endswith("w_scale"):
+            weights[name] = torch.rand(ref.shape, generator=gen) * 4e-4 + 4e-4
+        elif name == "rope":
+            positions, head_dim = ref.shape
+            inverse = 1e4 ** -(torch.arange(0, head_dim, 2) / head_dim)
+            angles = torch.arange(positions)[:, None] * inverse
+            weights[name] = torch.cat((angles.cos(), angles.sin()), dim=1).float()
+        elif len(ref.shape) == 1:
+            weights[name] = torch.rand(ref.shape, generator=gen) + 0.5
+        else:
+            weights[name] = torch.randn(ref.shape, generator=gen).bfloat16()
+    return weights
+
+
+class SmallModel:
+    """Runs prefill and decode; sequence i owns row i of the block tables."""
+
+    def __init__(self, backend):
+        self.compiler = Compiler(backend)
+        self.prefill_fn = self.compiler.compile(prefill, DIMS, OPTIONS)
+        self.decode_fn = self.compiler.compile(decode, DIMS, OPTIONS)
+        weights = make_weights({**self.prefill_fn.constants, **self.decode_fn.constants})
+        for fn in (self.prefill_fn, self.decode_fn):
+            packed = {n: backend.pack(ref, weights[n]) for n, ref in fn.constants.items()}
+            fn.bind(packed)
+        shape = (DIMS["NUM_LAYERS"], NUM_BLOCKS, DIMS["KV_HEADS"], 16, DIMS["HEAD_DIM"])
+        self.cache = {
+            "k_cache": torch.zeros(shape, dtype=torch.int8),
+            "v_cache": torch.zeros(shape, dtype=torch.int8),
+            "k_scale": torch.zeros(shape[:-1]),
+            "v_scale": torch.zeros(shape[:-1]),
+        }
+        self.tables = scattered_tables(16, BLOCKS_PER_SEQ, NUM_BLOCKS)
+
+    def slot(self, seq, position):
+        return int(self.tables[seq, position // 16]) * 16 + position % 16
+
+    def prefill(self, chunks):
+        """Runs packed chunks (sequence, first position, ids); logits of each one's last token."""
+        rows = [
+            (seq, start + i, token) for seq, start, ids in chunks for i, token in enumerate(ids)
+        ]
+        index = {seq: i for i, (seq, _, _) in enumerate(chunks)}
+        ends = torch.tensor([len(ids) for _, _, ids in chunks]).cumsum(0) - 1
+        logits = torch.full((len(chunks), DIMS["VOCAB"]), float("nan"))
+
+        def ints(values):
+            return torch.tensor(values, dtype=torch.int32)
+
+        self.prefill_fn(
+            token_ids=ints([token for _, _, token in rows]),
+            positions=ints([p for _, p, _ in rows]),
+            context_lens=ints([p + 1 for _, p, _ in rows]),
+            seq_index=ints([index[seq] for seq, _, _ in rows]),
+            slot_mapping=ints([self.slot(seq, p) for seq, p, _ in rows]),
+            block_tables=self.tables[[seq for seq, _, _ in chunks]].contiguous(),
+            logits_indices=ends.int(),
+            logits=logits,
+            **self.cache,
+        )
+        return logits
+
+    def decode(self, rows, batch_size):
+        """Decodes (sequence, position, id) rows; logits [batch_size, vocab]."""
+        token_ids = torch.zeros(batch_size, 8, dtype=torch.int32)
+        positions, seq_lens = torch.zeros(2, batch_size, dtype=torch.int32)
+        slots = torch.arange(batch_size, dtype=torch.int32)
+        tables = torch.zeros(batch_size, BLOCKS_PER_SEQ, dtype=torch.int32)
+        for i, (seq, position, token) in enumerate(rows):
+            token_ids[i, 0] = token
+            positions[i], seq_lens[i] = position, position + 1
+            slots[i] = self.slot(seq, position)
+            tables[i] = self.tables[seq]
+        logits = torch.full((batch_size, DIMS["VOCAB"]), float("nan"))
+        self.decode_fn(
+            token_ids=token_ids,
+            num_active=torch.tensor([len(rows)], dtype=torch.int32),
+            positions=positions,
+            seq_lens=seq_lens,
+            slot_mapping=slots,
+            block_tables=tables,
+            logits=logits,
+            **self.cache,
+        )
+        return logits
