@@ -106,7 +106,7 @@ void Program::Replay::linear(const NodeInfo& node) const {
   a.residual = node.op == Op::kLinearAdd ? at<const float>(in[4]) : nullptr;
   a.y = at<float>(node.outputs[0]);
   a.rows = rows(in[0]);
-  if (a.rows > 0) kernels.linear(a, team);
+  kernels.linear(a, team);
 }
 
 void Program::Replay::sample(const NodeInfo& node) const {
@@ -145,6 +145,8 @@ void Program::Replay::execute(const NodeInfo& node) const {
   const auto& in = node.inputs;
   const auto& out = node.outputs;
   const auto value = static_cast<float>(node.value);
+  // Kernels may count on at least one row; a prefill without wanted logits ends without any.
+  if (rows(out[0]) == 0) return;
   switch (node.op) {
     case Op::kEmbed: {
       const int64_t stride = program.refs_[in[0]].shape.size() == 1 ? 1 : extent(in[0], 1);
