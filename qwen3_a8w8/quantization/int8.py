@@ -121,6 +121,41 @@ def quantize_weight(
     return w_q, w_scale
 
 
+def fold_zero_point(
+    w_q: torch.Tensor, w_scale: torch.Tensor, zero_point: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turns an asymmetric weight `(w_q - zero_point) * w_scale` into a symmetric one.
+
+    Where all of a channel's `w_q - zero_point` are int8 themselves, they are the result and
+    nothing is lost. Other channels are quantised anew from their exact values: every weight is
+    then off by at most half a new step, and a new step is at most 255 / 127 old ones (with zero
+    points near 0, as real weights have them, hardly more than one).
+
+    Args:
+        w_q: `[out, in]` int8.
+        w_scale: `[out]` float32, positive.
+        zero_point: `[out]` integer, -128..127.
+
+    Returns:
+        `w_q` `[out, in]` int8 and `w_scale` `[out]` float32.
+    """
+    num_out, num_in = w_q.shape
+    new_q = torch.empty((num_out, num_in), dtype=torch.int8)
+    new_scale = w_scale.float().clone()
+    block = max(1, _BLOCK_ELEMENTS // max(1, num_in))
+    for start in range(0, num_out, block):
+        rows = slice(start, start + block)
+        shifted = w_q[rows].to(torch.int16) - zero_point[rows].to(torch.int16).unsqueeze(-1)
+        low, high = torch.aminmax(shifted, dim=-1)
+        fits = (low >= -INT8_MAX - 1) & (high <= INT8_MAX)
+        exact = shifted.clamp(-INT8_MAX - 1, INT8_MAX).to(torch.int8)
+        # Through float32: products of a scale and a number below 2**8 are rounded once.
+        again, scale = quantize_weight(shifted.float() * new_scale[rows].unsqueeze(-1))
+        new_q[rows] = torch.where(fits.unsqueeze(-1), exact, again)
+        new_scale[rows] = torch.where(fits, new_scale[rows], scale)
+    return new_q, new_scale
+
+
 def quantize_activation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Quantises activations with one scale per token (`PerToken`).
 

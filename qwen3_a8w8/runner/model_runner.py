@@ -29,6 +29,7 @@ from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import load_constants
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
 from qwen3_a8w8.runner.sequences import RunnerSequence
@@ -161,7 +162,10 @@ class ModelRunner:
             "BLOCK_SIZE": self.config.block_size,
             "MAX_POSITIONS": self.max_model_len,
         }
-        options = {"rms_norm_eps": self.model.rms_norm_eps}
+        options = {
+            "rms_norm_eps": self.model.rms_norm_eps,
+            **float_options(checkpoint.float_linears),
+        }
         compiled: list[CompiledCallable] = [
             self._compiler.compile(fn, dims, options)
             for fn in (qwen3.prefill, qwen3.decode, qwen3.sample)

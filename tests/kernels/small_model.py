@@ -3,6 +3,7 @@
 import torch
 
 from qwen3_a8w8.kernels.backend import Compiler
+from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.qwen3 import decode, prefill
 from tests.kernels.paged_cache import scattered_tables
 
@@ -38,6 +39,8 @@ def make_weights(constants, seed=0):
             weights[name] = torch.cat((angles.cos(), angles.sin()), dim=1).float()
         elif len(ref.shape) == 1:
             weights[name] = torch.rand(ref.shape, generator=gen) + 0.5
+        elif name.endswith("proj.weight"):
+            weights[name] = (0.04 * torch.randn(ref.shape, generator=gen)).bfloat16()
         else:
             weights[name] = torch.randn(ref.shape, generator=gen).bfloat16()
     return weights
@@ -46,10 +49,11 @@ def make_weights(constants, seed=0):
 class SmallModel:
     """Runs prefill and decode; sequence i owns row i of the block tables."""
 
-    def __init__(self, backend):
+    def __init__(self, backend, float_linears=()):
+        options = {**OPTIONS, **float_options(float_linears)}
         self.compiler = Compiler(backend)
-        self.prefill_fn = self.compiler.compile(prefill, DIMS, OPTIONS)
-        self.decode_fn = self.compiler.compile(decode, DIMS, OPTIONS)
+        self.prefill_fn = self.compiler.compile(prefill, DIMS, options)
+        self.decode_fn = self.compiler.compile(decode, DIMS, options)
         weights = make_weights({**self.prefill_fn.constants, **self.decode_fn.constants})
         for fn in (self.prefill_fn, self.decode_fn):
             packed = {n: backend.pack(ref, weights[n]) for n, ref in fn.constants.items()}
