@@ -12,6 +12,7 @@ from qwen3_a8w8 import __version__
 from qwen3_a8w8.cli.chat import chat
 from qwen3_a8w8.cli.doctor import doctor
 from qwen3_a8w8.cli.generate import generate
+from qwen3_a8w8.cli.inspect import inspect
 from qwen3_a8w8.cli.quantize import quantize
 from qwen3_a8w8.cli.serve import serve
 from qwen3_a8w8.errors import Qwen3A8W8Error
@@ -22,7 +23,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, quantize, doctor):
+for command in (serve, generate, chat, quantize, inspect, doctor):
     app.command()(command)
 
 
