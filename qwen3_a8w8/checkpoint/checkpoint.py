@@ -20,8 +20,14 @@ from qwen3_a8w8.checkpoint.compressed_tensors import CompressedTensorsReader
 from qwen3_a8w8.checkpoint.hf_float import HfFloatReader
 from qwen3_a8w8.checkpoint.model_files import ModelFiles, read_model_files
 from qwen3_a8w8.checkpoint.modelslim import ModelSlimReader
-from qwen3_a8w8.checkpoint.names import float_tensors
-from qwen3_a8w8.checkpoint.reader import CheckpointReader, Linear, LinearScheme, check_finite
+from qwen3_a8w8.checkpoint.names import float_tensors, linear_module
+from qwen3_a8w8.checkpoint.reader import (
+    CheckpointReader,
+    FloatLinear,
+    Linear,
+    LinearScheme,
+    check_finite,
+)
 from qwen3_a8w8.checkpoint.torchao import TorchAoReader
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
@@ -79,12 +85,14 @@ class Checkpoint:
         """Linears that run in bfloat16, as (layer, name)."""
         return [key for key, scheme in self.schemes.items() if scheme.is_float]
 
-    def linear(self, layer: int, name: str) -> Linear:
+    def linear(self, layer: int, name: str, *, is_quantized_on_load: bool = True) -> Linear:
         """Reads one linear, quantising it if the whole checkpoint is in floating point.
 
         Args:
             layer: 0 to `config.num_layers - 1`.
             name: one of `names.LINEAR_NAMES`.
+            is_quantized_on_load: False gives linears of a floating-point checkpoint as they are,
+                in their own dtype.
 
         Returns:
             `w_q` int8 `[out, in]` and `w_scale` float32 `[out]`; or, for one of
@@ -94,6 +102,11 @@ class Checkpoint:
             CheckpointError: the values aren't finite, or can't be read.
             ValueError: there is no such linear.
         """
+        if not is_quantized_on_load and self.format == HfFloatReader.format:
+            tensor = f"{linear_module(layer, name)}.weight"
+            weight = self._reader.files.read(tensor)
+            check_finite(self._reader.files, tensor, weight)
+            return FloatLinear(weight)
         return self._reader.linear(layer, name)
 
     def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> torch.Tensor:

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.cli.chat import chat
+from qwen3_a8w8.cli.check import check
 from qwen3_a8w8.cli.doctor import doctor
 from qwen3_a8w8.cli.generate import generate
 from qwen3_a8w8.cli.inspect import inspect
@@ -23,7 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, quantize, inspect, doctor):
+for command in (serve, generate, chat, quantize, inspect, check, doctor):
     app.command()(command)
 
 

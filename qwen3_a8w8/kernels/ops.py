@@ -164,7 +164,7 @@ class Ops:
         self._node("quantize", (x,), *outs)
         return outs
 
-    def linear(self, x_q: Ref, x_scale: Ref, weight: LinearWeight) -> Ref:
+    def linear(self, x_q: Ref, x_scale: Ref, weight: LinearWeight, out: Ref | None = None) -> Ref:
         """y[t, n] = float32(sum_k x_q[t, k] * w_q[n, k]) * x_scale[t] * w_scale[n].
 
         The sum is an exact int32; the products are taken from left to right in float32.
@@ -173,11 +173,16 @@ class Ops:
             x_q: [T, in] int8.
             x_scale: [T] float32.
             weight: of [out, in].
+            out: [T, out] float32 to write to; None: a temporary.
 
         Returns:
             [T, out] float32.
         """
-        out = self._linear_out("linear", x_q, x_scale, weight)
+        if out is None:
+            out = self._linear_out("linear", x_q, x_scale, weight)
+        else:
+            self._expect("linear", x_q, INT8, (out.shape[0], weight.w_q.shape[1]))
+            self._expect("linear", out, FLOAT32, (x_q.shape[0], weight.w_q.shape[0]))
         return self._node("linear", (x_q, x_scale, weight.w_q, weight.w_scale), out)
 
     def linear_add(self, x_q: Ref, x_scale: Ref, weight: LinearWeight, residual: Ref) -> Ref:

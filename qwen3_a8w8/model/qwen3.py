@@ -14,6 +14,7 @@ from typing import Annotated
 
 from qwen3_a8w8.config import DECODE_BATCH_SIZES, MAX_LOGPROBS, TOKENS_PER_ROW
 from qwen3_a8w8.errors import UnsupportedBatchSizeError
+from qwen3_a8w8.experimental import INT8_LM_HEAD
 from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS, KvCache, Ops
 from qwen3_a8w8.kernels.program import ConstLayout, Ref
 from qwen3_a8w8.kernels.signature import (
@@ -232,6 +233,10 @@ def _layer(
 def _logits(ops: Ops, hidden: Ref, logits: Ref) -> Ref:
     dims = ops.dims
     norm = ops.constant("final_norm", FLOAT32, (dims["HIDDEN"],))
+    if INT8_LM_HEAD in ops.options:
+        x_q, x_scale = ops.rms_norm_quant(hidden, norm, ops.options["rms_norm_eps"])
+        weights = ops.linear_weight("lm_head", dims["VOCAB"], dims["HIDDEN"])
+        return ops.linear(x_q, x_scale, weights, logits)
     x = ops.rms_norm(hidden, norm, ops.options["rms_norm_eps"])
     weight = ops.constant("lm_head", BFLOAT16, (dims["VOCAB"], dims["HIDDEN"]), ConstLayout.LM_HEAD)
     return ops.lm_head(x, weight, logits)

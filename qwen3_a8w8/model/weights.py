@@ -19,6 +19,7 @@ from qwen3_a8w8.checkpoint.reader import FloatLinear, Linear, QuantizedLinear
 from qwen3_a8w8.kernels.program import Ref
 from qwen3_a8w8.model.linears import FUSED_LINEARS
 from qwen3_a8w8.model.rope import rope_table
+from qwen3_a8w8.quantization.int8 import quantize_weight
 
 _NORMS = {
     "input_norm": "input_layernorm",
@@ -55,7 +56,13 @@ def load_constants(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) 
     embedding = checkpoint.tensor(names.EMBED_TOKENS)
     add("embed_tokens", embedding)
     is_tied = config.tie_word_embeddings
-    add("lm_head", embedding if is_tied else checkpoint.tensor(names.LM_HEAD))
+    lm_head = embedding if is_tied else checkpoint.tensor(names.LM_HEAD)
+    if "lm_head" in refs:
+        add("lm_head", lm_head)
+    else:
+        w_q, w_scale = quantize_weight(lm_head)
+        add("lm_head.w_q", w_q)
+        add("lm_head.w_scale", w_scale)
     add("final_norm", checkpoint.tensor(names.FINAL_NORM))
     for layer in range(config.num_layers):
         for short, full in _NORMS.items():
