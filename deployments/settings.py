@@ -152,6 +152,10 @@ class ReplicaSettings(StrictSettings):
                 )
             if not (math.isfinite(amount) and amount > 0):
                 raise ValueError(f"actor_resources[{name!r}] is {amount!r}, expected more than 0")
+        if not self.actor_bundle():
+            raise ValueError(
+                "the actor reserves nothing; set actor_num_cpus, actor_num_npus or actor_resources"
+            )
         return self
 
     def actor_bundle(self) -> dict[str, float]:
@@ -161,10 +165,6 @@ class ReplicaSettings(StrictSettings):
             bundle["CPU"] = self.actor_num_cpus
         if self.actor_num_npus:
             bundle["NPU"] = float(self.actor_num_npus)
-        if not bundle:
-            raise ValueError(
-                "the actor reserves nothing; set actor_num_cpus, actor_num_npus or actor_resources"
-            )
         return bundle
 
 

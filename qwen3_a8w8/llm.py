@@ -6,6 +6,7 @@ module only joins them with the text side.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,8 +22,11 @@ from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatch
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.no_tokenizer import NoTokenizer, has_no_tokenizer
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta, OutputProcessor
 from qwen3_a8w8.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -108,10 +112,15 @@ class LLM:
                 settings[name] = tuple(settings[name])
         config = EngineConfig(**settings)
         directory = resolve_model(model)
-        self.tokenizer = Tokenizer.from_directory(directory)
-        self.chat_template = ChatTemplate.from_directory(
-            directory, special_tokens=self.tokenizer.special_tokens
-        )
+        self.tokenizer: Tokenizer = NoTokenizer()
+        self.chat_template: ChatTemplate | None = None
+        if has_no_tokenizer(directory):
+            logger.warning("%s has no tokenizer: prompts must be token ids", directory)
+        else:
+            self.tokenizer = Tokenizer.from_directory(directory)
+            self.chat_template = ChatTemplate.from_directory(
+                directory, special_tokens=self.tokenizer.special_tokens
+            )
         self._defaults = GenerationDefaults.from_directory(directory)
         runner = ModelRunner.load(str(directory), config)
         self.capabilities: RunnerCapabilities = runner.capabilities
