@@ -119,6 +119,7 @@ def plot_report(report_file: Path, picture: Path) -> None:
             points = [(line["layer"], line[field]) for line in linears if line["name"] == name]
             axes.plot(*zip(*points, strict=True), marker=".", label=name)
         axes.set_yscale("log")
+        axes.xaxis.get_major_locator().set_params(integer=True)
         axes.set_ylabel(title)
         axes.grid(alpha=0.3)
     figure.axes[0].legend(ncols=4, fontsize="small")
