@@ -55,3 +55,8 @@ FLAGS: dict[str, ExperimentalFlag] = {
 def unknown_flags(names: Iterable[str]) -> list[str]:
     """Those of the names that aren't switches, sorted."""
     return sorted(set(names) - FLAGS.keys())
+
+
+def variants() -> list[tuple[str, ...]]:
+    """What a comparison runs: the default, then each flag that does something alone."""
+    return [(), *((name,) for name in sorted(FLAGS) if name != SKIP_SELF_CHECK)]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from qwen3_a8w8.check.material import Material
 from qwen3_a8w8.check.report import CheckReport
 from qwen3_a8w8.check.run import CheckSettings, run_check
-from qwen3_a8w8.experimental import FLAGS, SKIP_SELF_CHECK
+from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.experimental import FLAGS, variants
 
 
 def run_matrix(
@@ -34,13 +37,13 @@ def run_matrix(
     )
     reports = [default]
     golden = [output.token_ids for output in default.outputs]
-    for name in sorted(FLAGS.keys() - {SKIP_SELF_CHECK}):
-        on_stage(f"flag {name}")
+    for flags in variants()[1:]:
+        on_stage(f"flag {flags[0]}")
         reports.append(
             run_check(
                 model,
                 material,
-                replace(settings, enable=(name,)),
+                replace(settings, enable=flags),
                 reference=reference,
                 golden=golden,
                 on_stage=on_stage,
@@ -49,8 +52,34 @@ def run_matrix(
     return reports
 
 
-def matrix_markdown(reports: Sequence[CheckReport]) -> str:
-    """The table, with what each flag does above it."""
+def read_bench(path: Path) -> dict[tuple[str, ...], Mapping[str, Any]]:
+    """Results of `bench engine --matrix --json FILE`, by flags.
+
+    Raises:
+        ConfigError: the file can't be read, or is of another benchmark.
+    """
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))["results"]
+        found = {tuple(result["flags"]): result for result in results}
+        for result in found.values():
+            _times(result)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{path}: expected JSON of 'bench engine --matrix', found something else: {error!r}"
+        ) from error
+    return found
+
+
+def matrix_markdown(
+    reports: Sequence[CheckReport],
+    bench: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
+) -> str:
+    """The table, with what each flag does above it.
+
+    Args:
+        reports: as `run_matrix` gives them.
+        bench: as `read_bench` gives it, for columns of speed.
+    """
     default = reports[0]
     longest = max(default.tokens)
     lines = [
@@ -63,15 +92,25 @@ def matrix_markdown(reports: Sequence[CheckReport]) -> str:
         state = "held against the default by tests" if flag.is_validated else "not validated"
         lines.append(f"- `{flag.name}`: {flag.summary} Changes {flag.changes}; {state}.")
     backend = ", ".join(f"{key} {value}" for key, value in default.backend.items())
+    titles = [
+        "flag",
+        "perplexity",
+        "agreement with float",
+        "KL",
+        "loops",
+        "outputs as default",
+        "same bits in batch, cache, chunks",
+        "passed",
+    ]
+    if bench is not None:
+        titles += ["TTFT", "TPOT", "tokens/s"]
     lines += [
         "",
         f"`qwen3-a8w8 check {Path(default.model).name} --matrix`, {len(default.outputs)} prompts "
-        f"of set {default.prompt_set}, {longest} tokens each, on {backend}. Times are of this run "
-        "alone; compare them within a row's neighbours only.",
+        f"of set {default.prompt_set}, {longest} tokens each, on {backend}.",
         "",
-        "| flag | s/token alone | perplexity | agreement with float | KL | loops | outputs as "
-        "default | same bits in batch, cache, chunks | passed |",
-        "|---|---|---|---|---|---|---|---|---|",
+        f"| {' | '.join(titles)} |",
+        "|---" * len(titles) + "|",
     ]
     for report in reports:
         texts = report.texts
@@ -79,7 +118,6 @@ def matrix_markdown(reports: Sequence[CheckReport]) -> str:
         same = "" if changed is None else f"{len(report.outputs) - len(changed)}"
         cells = [
             ", ".join(report.flags) or "default",
-            f"{report.seconds_per_token:.4f}",
             f"{texts.perplexity:.3f}",
             "" if texts.agreement is None else f"{texts.agreement:.1%}",
             "" if texts.kl is None else f"{texts.kl:.5f}",
@@ -88,8 +126,18 @@ def matrix_markdown(reports: Sequence[CheckReport]) -> str:
             "yes" if all(report.invariance.values()) else "no",
             "yes" if not _own_problems(report) else "no",
         ]
+        if bench is not None:
+            cells += _times(bench[report.flags]) if report.flags in bench else [""] * 3
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
+
+
+def _times(result: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{1e3 * result['ttft_s']:.1f} ms",
+        f"{1e3 * result['tpot_s']:.2f} ms",
+        f"{result['tokens_per_s']:.1f}",
+    ]
 
 
 def _own_problems(report: CheckReport) -> list[str]:

@@ -78,7 +78,6 @@ class CheckReport:
         invariance: whether each way to compute gave the bits of the plain one, by name.
         golden_differences: prompts whose output isn't that of the golden file, with the position
             of the first difference; None if there was no golden file.
-        seconds_per_token: of the slowest part, single-row decoding; for the flags' table.
         problems: why the check failed, a sentence each; empty if it passed.
     """
 
@@ -93,7 +92,6 @@ class CheckReport:
     texts: TextsReport
     invariance: Mapping[str, bool]
     golden_differences: Mapping[int, int] | None = None
-    seconds_per_token: float = 0.0
     problems: tuple[str, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:

@@ -8,7 +8,6 @@ the same tokens, then the comparison. At most one model is in memory at a time.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -120,7 +119,7 @@ def run_check(
     }
     try:
         on_stage("greedy answers")
-        answers, texts, invariance, seconds = _answers(model, material, settings, engine)
+        answers, texts, invariance = _answers(model, material, settings, engine)
         on_stage("predictions")
         logprobs, backend = _logprobs(model, material, engine)
     except EngineDeadError as error:
@@ -151,20 +150,17 @@ def run_check(
         texts=text_report,
         invariance=invariance,
         golden_differences=None if golden is None else differences(outputs, golden),
-        seconds_per_token=seconds,
     )
     return replace(report, problems=find_problems(report, settings.limits))
 
 
 def _answers(
     model: Path, material: Material, settings: CheckSettings, engine: dict[str, Any]
-) -> tuple[list[Answer], list[str], dict[str, bool], float]:
+) -> tuple[list[Answer], list[str], dict[str, bool]]:
     sampling = SamplingParams(temperature=0, max_tokens=max(settings.tokens), logprobs=0)
     prompts = [list(prompt) for prompt in material.prompts]
     with LLM(str(model), **engine) as llm:
-        begin = time.perf_counter()
         alone = [llm.generate([prompt], sampling)[0] for prompt in prompts]
-        seconds = time.perf_counter() - begin
         answers = [_answer(output) for output in alone]
         cached = [llm.generate([prompt], sampling)[0] for prompt in prompts]
         batch = llm.generate_batch(prompts, sampling)
@@ -177,8 +173,7 @@ def _answers(
         and (any(output.num_cached_tokens for output in cached) or not can_be_cached),
         "chunked prefill": [_answer(output) for output in chunked] == answers,
     }
-    num_tokens = sum(len(ids) for ids, _ in answers)
-    return answers, [output.text for output in alone], invariance, seconds / num_tokens
+    return answers, [output.text for output in alone], invariance
 
 
 def _answer(output: GenerationOutput) -> Answer:

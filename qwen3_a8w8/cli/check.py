@@ -36,6 +36,9 @@ def check(
     output: Annotated[
         Path | None, typer.Option(help="With --matrix: write the table there, as Markdown.")
     ] = None,
+    bench_json: Annotated[
+        Path | None, typer.Option(help="With --matrix: speed from 'bench engine --matrix --json'.")
+    ] = None,
     max_repetition: Annotated[float, typer.Option(help="Share of outputs that may loop.")] = 0.25,
     min_agreement: Annotated[float, typer.Option(help="With the float model's choices.")] = 0.8,
     max_kl: Annotated[float, typer.Option(help="From the float model, nats per token.")] = 0.1,
@@ -47,7 +50,7 @@ def check(
     """Answer fixed prompts, predict fixed texts, compare bits; fail if something is off."""
     from qwen3_a8w8.check.material import Material, read_golden
     from qwen3_a8w8.check.material import write_golden as save_golden
-    from qwen3_a8w8.check.matrix import matrix_markdown, run_matrix
+    from qwen3_a8w8.check.matrix import matrix_markdown, read_bench, run_matrix
     from qwen3_a8w8.check.report import Limits
     from qwen3_a8w8.check.run import CheckSettings, run_check
     from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -69,8 +72,9 @@ def check(
     source = None if reference is None else resolve_model(reference)
     status = Console(stderr=True)
     if is_matrix:
+        speed = None if bench_json is None else read_bench(bench_json)
         reports = run_matrix(directory, material, settings, reference=source, on_stage=status.print)
-        text = matrix_markdown(reports)
+        text = matrix_markdown(reports, speed)
         if output is not None:
             output.write_text(text, encoding="utf-8")
         typer.echo(json.dumps([r.as_dict() for r in reports], indent=1) if is_json else text)

@@ -70,14 +70,15 @@ class SmallModel:
     def slot(self, seq, position):
         return int(self.tables[seq, position // 16]) * 16 + position % 16
 
-    def prefill(self, chunks):
+    def prefill(self, chunks, has_logits=True):
         """Runs packed chunks (sequence, first position, ids); logits of each one's last token."""
         rows = [
             (seq, start + i, token) for seq, start, ids in chunks for i, token in enumerate(ids)
         ]
         index = {seq: i for i, (seq, _, _) in enumerate(chunks)}
         ends = torch.tensor([len(ids) for _, _, ids in chunks]).cumsum(0) - 1
-        logits = torch.full((len(chunks), DIMS["VOCAB"]), float("nan"))
+        ends = ends if has_logits else ends[:0]
+        logits = torch.full((len(ends), DIMS["VOCAB"]), float("nan"))
 
         def ints(values):
             return torch.tensor(values, dtype=torch.int32)

@@ -2,22 +2,25 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
+import qwen3_a8w8
 from qwen3_a8w8.check.material import Material, differences, read_golden
-from qwen3_a8w8.check.matrix import matrix_markdown
+from qwen3_a8w8.check.matrix import matrix_markdown, read_bench
 from qwen3_a8w8.check.report import Limits, TextsReport, find_problems
 from qwen3_a8w8.check.run import CheckSettings, run_check
-from qwen3_a8w8.checkpoint import quantize_checkpoint
+from qwen3_a8w8.checkpoint import quantize_checkpoint, resolve_model
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.errors import CheckpointError, ConfigError
 from tests.checkpoints import make_random_qwen3
 from tests.text_fixtures import write_tokenizer_files
 
+DEMO = Path(qwen3_a8w8.__file__).parent / "demo" / "config.json"
 # A random model loops at once; that isn't what these tests are about.
 SETTINGS = CheckSettings(tokens=(4, 12), limits=Limits(max_repetition=1.0))
 
@@ -78,9 +81,11 @@ def test_check_int8_lm_head_stays_within_the_limits(source, quantised, report):
     assert found.texts.kl < 1e-2
     assert found.texts.kl != report.texts.kl
     assert found.backend["flags"] == "int8_lm_head"
-    table = matrix_markdown([report, found])
+    speed = {("int8_lm_head",): {"ttft_s": 0.5, "tpot_s": 0.0123, "tokens_per_s": 81.3}}
+    table = matrix_markdown([report, found], speed)
     assert "| default |" in table
-    assert "| int8_lm_head |" in table
+    row = next(line for line in table.splitlines() if line.startswith("| int8_lm_head |"))
+    assert row.endswith("| yes | yes | 500.0 ms | 12.30 ms | 81.3 |")
 
 
 def test_check_command_writes_and_compares_golden_outputs(quantised, tmp_path):
@@ -151,3 +156,19 @@ def test_golden_file_that_makes_no_sense_is_refused(tmp_path, text):
 def test_check_lengths_that_make_no_sense_are_refused():
     with pytest.raises(ConfigError, match="positive output lengths"):
         CheckSettings(tokens=(0,))
+
+
+@pytest.mark.skipif(not DEMO.is_file(), reason="the demo model isn't in this checkout")
+def test_demo_model_passes_its_check_in_its_own_float_model():
+    path = resolve_model("demo")
+    found = run_check(path, Material.of_model(path), CheckSettings(), reference=path)
+    assert found.problems == ()
+    assert found.texts.agreement > 0.95
+    assert found.texts.kl < 0.01
+    assert found.agreement(48) > 0.95
+
+
+def test_bench_results_of_another_kind_are_refused(tmp_path):
+    (tmp_path / "bench.json").write_text(json.dumps({"results": [{"op": "linear"}]}))
+    with pytest.raises(ConfigError, match="bench engine --matrix"):
+        read_bench(tmp_path / "bench.json")
