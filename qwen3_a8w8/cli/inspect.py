@@ -23,7 +23,8 @@ def inspect(
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show format, scheme of every linear, sizes, memory and KV blocks of a checkpoint."""
-    from qwen3_a8w8.checkpoint import open_checkpoint, resolve_model  # brings torch
+    from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+    from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.config import EngineConfig
     from qwen3_a8w8.runner.inspection import inspect_checkpoint
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes

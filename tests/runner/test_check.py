@@ -14,7 +14,8 @@ from qwen3_a8w8.check.material import Material, differences, read_golden
 from qwen3_a8w8.check.matrix import matrix_markdown, read_bench
 from qwen3_a8w8.check.report import Limits, TextsReport, find_problems
 from qwen3_a8w8.check.run import CheckSettings, run_check
-from qwen3_a8w8.checkpoint import quantize_checkpoint, resolve_model
+from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
+from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.errors import CheckpointError, ConfigError
 from tests.checkpoints import make_random_qwen3

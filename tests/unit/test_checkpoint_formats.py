@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qwen3_a8w8.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, linear_module
 from qwen3_a8w8.checkpoint.reader import FloatLinear
 from qwen3_a8w8.errors import CheckpointError

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from qwen3_a8w8.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError

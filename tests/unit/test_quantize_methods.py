@@ -8,7 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
-from qwen3_a8w8.checkpoint import open_checkpoint, quantize_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
 from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions
 from qwen3_a8w8.checkpoint.quantize_report import LinearReport, plot_report, suggest_float
 from qwen3_a8w8.cli.main import app
