@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError, ConfigError
+from qwen3_a8w8.experimental import FLAGS, unknown_flags
 
 DECODE_BATCH_SIZES = (1, 16)
 """Batch sizes the decode callable is compiled for."""
@@ -286,7 +287,11 @@ class EngineConfig:
             "an integer of at least 0",
         )
         check(self.lookahead in (0, 1), "lookahead", "0 or 1")
-        check(not self.enable, "enable", "no names: this version has no experimental flags")
+        check(
+            not unknown_flags(self.enable),
+            "enable",
+            f"names of experimental flags: {', '.join(sorted(FLAGS))}",
+        )
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),
             "num_threads",

@@ -76,9 +76,11 @@ def make_compressed_qwen3(
     for module in model.modules():
         scheme = getattr(module, "quantization_scheme", None)
         if scheme is not None and scheme.weights is not None:
-            low, high = torch.aminmax(module.weight.detach(), dim=1, keepdim=True)
+            is_tensorwise = scheme.weights.strategy == "tensor"
+            weight = module.weight.detach().view(1, -1) if is_tensorwise else module.weight.detach()
+            low, high = torch.aminmax(weight, dim=1, keepdim=True)
             scale, _ = calculate_qparams(low, high, scheme.weights)
-            module.weight_scale.data = scale.to(module.weight.dtype)
+            module.weight_scale.data = scale.to(module.weight.dtype).view_as(module.weight_scale)
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     model.save_pretrained(path)

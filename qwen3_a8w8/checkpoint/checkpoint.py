@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -18,12 +19,27 @@ import torch
 from qwen3_a8w8.checkpoint.compressed_tensors import CompressedTensorsReader
 from qwen3_a8w8.checkpoint.hf_float import HfFloatReader
 from qwen3_a8w8.checkpoint.model_files import ModelFiles, read_model_files
-from qwen3_a8w8.checkpoint.names import float_tensors
-from qwen3_a8w8.checkpoint.reader import CheckpointReader, QuantizedLinear, check_finite
+from qwen3_a8w8.checkpoint.modelslim import ModelSlimReader
+from qwen3_a8w8.checkpoint.names import float_tensors, linear_module
+from qwen3_a8w8.checkpoint.reader import (
+    CheckpointReader,
+    FloatLinear,
+    Linear,
+    LinearScheme,
+    check_finite,
+)
+from qwen3_a8w8.checkpoint.torchao import TorchAoReader
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
 
-READERS: Sequence[type[CheckpointReader]] = (HfFloatReader, CompressedTensorsReader)
+logger = logging.getLogger(__name__)
+
+READERS: Sequence[type[CheckpointReader]] = (
+    ModelSlimReader,
+    CompressedTensorsReader,
+    TorchAoReader,
+    HfFloatReader,
+)
 """All formats. To add one: a file with a `CheckpointReader`, and its name here."""
 
 
@@ -35,7 +51,8 @@ class Checkpoint:
     Attributes:
         directory: where it is.
         config: the architecture, with the eos ids of generation_config.json if there is one.
-        format: "hf-float" or "compressed-tensors".
+        format: "hf-float", "compressed-tensors", "modelslim" or "torchao".
+        notes: what a user should know of how it is read, a sentence each.
         fingerprint: 64 hex digits that change with the config, the headers, or the contents
             (of which samples are taken, not all); they don't depend on times or the path.
     """
@@ -44,6 +61,7 @@ class Checkpoint:
         self.directory: Path = model.directory
         self.config: ModelConfig = model.config
         self.format: str = reader.format
+        self.notes: tuple[str, ...] = reader.notes
         self._reader = reader
         self._float_names = float_tensors(model.config)
         digest = hashlib.sha256(reader.format.encode())
@@ -57,20 +75,38 @@ class Checkpoint:
         """Size of the weight files, in bytes."""
         return self._reader.files.num_bytes
 
-    def linear(self, layer: int, name: str) -> QuantizedLinear:
-        """Reads one linear, quantising it if the checkpoint is in floating point.
+    @property
+    def schemes(self) -> Mapping[tuple[int, str], LinearScheme]:
+        """How each linear is stored, by layer and name."""
+        return self._reader.schemes
+
+    @property
+    def float_linears(self) -> list[tuple[int, str]]:
+        """Linears that run in bfloat16, as (layer, name)."""
+        return [key for key, scheme in self.schemes.items() if scheme.is_float]
+
+    def linear(self, layer: int, name: str, *, is_quantized_on_load: bool = True) -> Linear:
+        """Reads one linear, quantising it if the whole checkpoint is in floating point.
 
         Args:
             layer: 0 to `config.num_layers - 1`.
             name: one of `names.LINEAR_NAMES`.
+            is_quantized_on_load: False gives linears of a floating-point checkpoint as they are,
+                in their own dtype.
 
         Returns:
-            `w_q` int8 `[out, in]` and `w_scale` float32 `[out]`.
+            `w_q` int8 `[out, in]` and `w_scale` float32 `[out]`; or, for one of
+            `float_linears`, `weight` bfloat16 `[out, in]`.
 
         Raises:
             CheckpointError: the values aren't finite, or can't be read.
             ValueError: there is no such linear.
         """
+        if not is_quantized_on_load and self.format == HfFloatReader.format:
+            tensor = f"{linear_module(layer, name)}.weight"
+            weight = self._reader.files.read(tensor)
+            check_finite(self._reader.files, tensor, weight)
+            return FloatLinear(weight)
         return self._reader.linear(layer, name)
 
     def tensor(self, name: str, *, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -130,12 +166,16 @@ def open_checkpoint(path: Path) -> Checkpoint:
         model = read_model_files(Path(path))
         for reader in READERS:
             if reader.recognises(model):
-                return Checkpoint(model, reader(model))
+                checkpoint = Checkpoint(model, reader(model))
+                for note in checkpoint.notes:
+                    logger.warning("%s: %s", model.directory, note)
+                return checkpoint
     except OSError as error:
         raise CheckpointError(f"{path}: can't be read: {error}") from error
     quantization = model.quantization
     method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
     raise CheckpointError(
         f"{model.directory / 'config.json'}: quantization method {method!r} isn't supported, "
-        "expected 'compressed-tensors' (W8A8) or none (bf16, fp16 or fp32 weights)"
+        "expected 'compressed-tensors' (W8A8), 'torchao' (int8 dynamic), none (bf16, fp16 or fp32 "
+        "weights), or a ModelSlim checkpoint with its quant_model_description.json"
     )

@@ -1,30 +1,32 @@
 """Reads compressed-tensors checkpoints of the kind W8A8: int8 weights, int8 activations.
 
-Supported is one scheme: format "int-quantized", symmetric int8 weights with a
-scale per output channel, symmetric int8 activations quantised per token at run
-time, lm_head left in floating point. `compressed_tensors_scheme` decides that;
-this module knows the tensors.
+What a linear is (int8, asymmetric, left in floating point) is decided by
+`compressed_tensors_scheme`; this module knows the tensors that follow from it.
 """
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-import torch
-
-from qwen3_a8w8.checkpoint.compressed_tensors_scheme import QUANT_METHOD, check_scheme
+from qwen3_a8w8.checkpoint.compressed_tensors_scheme import QUANT_METHOD, read_schemes
 from qwen3_a8w8.checkpoint.model_files import ModelFiles
-from qwen3_a8w8.checkpoint.names import float_tensors, linear_module, linear_weights
+from qwen3_a8w8.checkpoint.names import float_tensors, linear_module, linear_shape
 from qwen3_a8w8.checkpoint.reader import (
     FLOAT_DTYPES,
     ExpectedTensor,
-    QuantizedLinear,
-    check_finite,
+    Linear,
     check_tensors,
     float_expectations,
+    read_float_linear,
+    read_int8_linear,
 )
 from qwen3_a8w8.checkpoint.safetensors_file import SafetensorsFiles
-from qwen3_a8w8.errors import CheckpointError
+
+_ZERO_POINT_DTYPES = ("I8", "I32", "I64", *FLOAT_DTYPES)
+# Parameters of static schemes, which we quantise at run time instead. The last two are the
+# spelling of the first releases for the scales of keys and values.
+_STATIC_LINEAR = ("input_scale", "input_zero_point", "output_scale", "output_zero_point")
+_STATIC_ATTENTION = ("k_scale", "v_scale", "q_scale", "k_zero_point", "v_zero_point")
 
 
 class CompressedTensorsReader:
@@ -40,22 +42,43 @@ class CompressedTensorsReader:
 
     def __init__(self, model: ModelFiles) -> None:
         """Checks the scheme, opens the files and checks all headers."""
-        check_scheme(model.quantization, model.config, str(model.directory / "config.json"))
+        config = model.config
+        found = read_schemes(model.quantization, config, str(model.directory / "config.json"))
+        self.schemes = found.linears
+        self.notes = found.notes
         self.files = SafetensorsFiles(model.directory)
-        expected = float_expectations(float_tensors(model.config))
-        for name, (num_out, num_in) in linear_weights(model.config).items():
-            expected[name] = ExpectedTensor(((num_out, num_in),), ("I8",))
-            expected[f"{name}_scale"] = ExpectedTensor(((num_out, 1), (num_out,)), FLOAT_DTYPES)
-        check_tensors(self.files, model.config, expected)
+        expected = float_expectations(float_tensors(config))
+        optional: dict[str, ExpectedTensor] = {}
+        for (layer, name), scheme in self.schemes.items():
+            module = linear_module(layer, name)
+            num_out, num_in = linear_shape(config, name)
+            if scheme.is_float:
+                shape = (num_out, num_in)
+                expected[f"{module}.weight"] = ExpectedTensor((shape,), FLOAT_DTYPES)
+                continue
+            scales = ((num_out, 1), (num_out,), (1,), (1, 1))
+            expected[f"{module}.weight"] = ExpectedTensor(((num_out, num_in),), ("I8",))
+            expected[f"{module}.weight_scale"] = ExpectedTensor(scales, FLOAT_DTYPES)
+            zero_point = ExpectedTensor(scales, _ZERO_POINT_DTYPES)
+            # Early releases store zeros for symmetric weights.
+            required = expected if scheme.has_zero_point else optional
+            required[f"{module}.weight_zero_point"] = zero_point
+            for suffix in _STATIC_LINEAR:
+                optional[f"{module}.{suffix}"] = ExpectedTensor(((1,), ()), _ZERO_POINT_DTYPES)
+        for layer in range(config.num_layers):
+            for suffix in _STATIC_ATTENTION:
+                tensor = f"model.layers.{layer}.self_attn.{suffix}"
+                shapes = ((1,), (), (config.num_kv_heads, 1, 1), (config.num_kv_heads,))
+                optional[tensor] = ExpectedTensor(shapes, _ZERO_POINT_DTYPES)
+        check_tensors(self.files, config, expected, optional)
 
-    def linear(self, layer: int, name: str) -> QuantizedLinear:
+    def linear(self, layer: int, name: str) -> Linear:
         """Reads one weight and its scales, as they are: q may span -128..127."""
         tensor = f"{linear_module(layer, name)}.weight"
-        scale = self.files.read(f"{tensor}_scale").to(torch.float32, copy=True).reshape(-1)
-        check_finite(self.files, f"{tensor}_scale", scale)
-        if bool((scale < 0).any()):
-            raise CheckpointError(
-                f"{self.files.infos[tensor].path}: tensor {tensor}_scale: expected scales of at "
-                f"least 0, found {float(scale.min())}; the checkpoint is damaged"
-            )
-        return QuantizedLinear(self.files.read(tensor), scale)
+        if self.schemes[layer, name].is_float:
+            return read_float_linear(self.files, tensor)
+        zero_point = f"{tensor}_zero_point"
+        has_zero_point = zero_point in self.files.infos
+        return read_int8_linear(
+            self.files, tensor, f"{tensor}_scale", zero_point if has_zero_point else None
+        )

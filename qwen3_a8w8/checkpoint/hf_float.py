@@ -11,8 +11,18 @@ from typing import ClassVar
 import torch
 
 from qwen3_a8w8.checkpoint.model_files import ModelFiles
-from qwen3_a8w8.checkpoint.names import float_tensors, linear_module, linear_weights
-from qwen3_a8w8.checkpoint.reader import QuantizedLinear, check_tensors, float_expectations
+from qwen3_a8w8.checkpoint.names import (
+    LINEAR_NAMES,
+    float_tensors,
+    linear_module,
+    linear_weights,
+)
+from qwen3_a8w8.checkpoint.reader import (
+    LinearScheme,
+    QuantizedLinear,
+    check_tensors,
+    float_expectations,
+)
 from qwen3_a8w8.checkpoint.safetensors_file import SafetensorsFiles
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization.int8 import quantize_weight
@@ -33,6 +43,18 @@ class HfFloatReader:
         self.files = SafetensorsFiles(model.directory)
         shapes = {**float_tensors(model.config), **linear_weights(model.config)}
         check_tensors(self.files, model.config, float_expectations(shapes))
+        self.notes: tuple[str, ...] = ()
+        self.schemes = {
+            (layer, name): LinearScheme(
+                is_float=False,
+                description=f"{self._dtype(layer, name)}, quantised to int8 per channel on load",
+            )
+            for layer in range(model.config.num_layers)
+            for name in LINEAR_NAMES
+        }
+
+    def _dtype(self, layer: int, name: str) -> str:
+        return self.files.infos[f"{linear_module(layer, name)}.weight"].dtype.lower()
 
     def linear(
         self, layer: int, name: str, *, scale_dtype: torch.dtype = torch.float32

@@ -1,12 +1,16 @@
-"""Quantises a floating-point checkpoint into a W8A8 one on disk, tensor by tensor.
+"""Quantises a floating-point checkpoint into a W8A8 one on disk, layer by layer.
 
 The result is a compressed-tensors checkpoint that other engines load as well.
-Memory holds one linear at a time, whatever the size of the model.
+Memory holds one layer at a time, whatever the size of the model; a run that was
+interrupted goes on where it stopped. How a layer is quantised is the business
+of `quantize_layer.py`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,13 +28,21 @@ from qwen3_a8w8.checkpoint.names import (
     LINEAR_NAMES,
     LM_HEAD,
     linear_module,
-    linear_shape,
+    linear_modules,
     norm_tensor,
 )
-from qwen3_a8w8.checkpoint.new_directory import new_directory
-from qwen3_a8w8.checkpoint.reader import check_finite
+from qwen3_a8w8.checkpoint.quantize_layer import LayerStatistics, QuantizedLayer, quantize_layer
+from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions, check_token_ids
+from qwen3_a8w8.checkpoint.quantize_progress import Progress
+from qwen3_a8w8.checkpoint.quantize_report import REPORT_FILE, write_report
+from qwen3_a8w8.checkpoint.reader import FloatLinear, check_finite
 from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter, TensorSpec
+from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
+from qwen3_a8w8.quantization.int8 import dequantize
+from qwen3_a8w8.quantization.qwen3_layer import layer_forward, rotary_tables
+
+logger = logging.getLogger(__name__)
 
 COPIED_FILES = (
     "generation_config.json",
@@ -53,14 +65,20 @@ class QuantizeSummary:
     Attributes:
         path: the new checkpoint.
         num_linears: linears quantised.
+        num_kept: linears left in floating point.
         source_bytes: size of the weight files read.
         written_bytes: size of the tensors written.
+        report: the report on every linear, a JSON file in `path`.
+        suggested_keep_float: linears that may be worth keeping in floating point, worst first.
     """
 
     path: Path
     num_linears: int
+    num_kept: int
     source_bytes: int
     written_bytes: int
+    report: Path
+    suggested_keep_float: tuple[str, ...]
 
 
 def quantize_checkpoint(
@@ -68,107 +86,243 @@ def quantize_checkpoint(
     dst: Path,
     on_progress: Callable[[int, int], None] | None = None,
     *,
+    options: QuantizeOptions | None = None,
     max_shard_bytes: int = MAX_SHARD_BYTES,
 ) -> QuantizeSummary:
     """Writes the W8A8 version of a bf16, fp16 or fp32 checkpoint.
 
-    Round to nearest, one scale per output channel, stored in the dtype of the weight it belongs
-    to. Embedding, norms, lm_head, tokenizer, chat template and generation config are copied. The
-    new directory appears under its name when it is complete and not before.
+    One scale per output channel, stored in the dtype of the weight it belongs to. Embedding,
+    lm_head, tokenizer, chat template and generation config are copied; norms too, unless they are
+    smoothed. The new directory appears under its name when it is complete and not before. A run
+    that was interrupted leaves `.NAME.partial` beside it, and the same call goes on from there.
 
     Args:
         src: directory of the source.
         dst: directory to create; may exist if it is empty.
         on_progress: called with (layers done, layers in all) after every layer.
+        options: how; default: round to nearest, no calibration.
         max_shard_bytes: most bytes of tensors in one file.
 
     Raises:
         CheckpointError: the source can't be read or is quantised already; the target holds
             something, or can't be written.
+        ConfigError: the calibration data doesn't belong to the model.
     """
     src, dst = Path(src), Path(dst)
+    options = options or QuantizeOptions()
     model = read_model_files(src)
     if not HfFloatReader.recognises(model):
         raise CheckpointError(
             f"{src / 'config.json'}: the model is quantised already ({model.quantization!r:.200}), "
             "expected one with bf16, fp16 or fp32 weights"
         )
+    if dst.exists() and (not dst.is_dir() or any(dst.iterdir())):
+        raise CheckpointError(
+            f"{dst}: exists and isn't an empty directory; choose another target or remove it"
+        )
+    check_token_ids(options.calibration, model.config.vocab_size)
     reader = HfFloatReader(model)
     try:
-        specs = _plan(model, reader)
-        num_bytes = sum(spec.num_bytes for spec in specs)
-        with new_directory(dst, num_bytes) as partial:
-            with SafetensorsWriter(partial, specs, max_shard_bytes=max_shard_bytes) as writer:
-                _write_tensors(model, reader, writer, on_progress)
-            _write_other_files(model, partial)
+        return _Quantisation(model, reader, dst, options, max_shard_bytes).run(on_progress)
+    except OSError as error:
+        raise CheckpointError(f"{dst}: can't be written: {error}") from error
     finally:
         reader.files.close()
-    return QuantizeSummary(
-        path=dst,
-        num_linears=model.config.num_layers * len(LINEAR_NAMES),
-        source_bytes=reader.files.num_bytes,
-        written_bytes=num_bytes,
-    )
 
 
-def _plan(model: ModelFiles, reader: HfFloatReader) -> list[TensorSpec]:
-    config = model.config
-    specs: list[TensorSpec] = []
+class _Quantisation:
+    """One run: what it reads, where it writes, how far it is."""
 
-    def add_float(name: str) -> None:
-        info = reader.files.infos[name]
-        specs.append(TensorSpec(name, reader.files.stored_dtype(name), info.shape))
+    def __init__(
+        self,
+        model: ModelFiles,
+        reader: HfFloatReader,
+        target: Path,
+        options: QuantizeOptions,
+        max_shard_bytes: int,
+    ) -> None:
+        self._model = model
+        self._config: ModelConfig = model.config
+        self._files = reader.files
+        self._target = target
+        self._options = options
+        self._max_shard_bytes = max_shard_bytes
+        self._kept = [m for m in linear_modules(model.config) if options.is_kept(m)]
+        self._specs = self._plan()
+        self._progress = Progress(target, self._key())
+        longest = max((len(ids) for ids in options.calibration), default=0)
+        self._rope = rotary_tables(model.config, longest)
 
-    add_float(EMBED_TOKENS)
-    for layer in range(config.num_layers):
-        for norm in LAYER_NORM_NAMES:
-            add_float(norm_tensor(layer, norm))
-        for linear in LINEAR_NAMES:
-            weight = f"{linear_module(layer, linear)}.weight"
-            num_out, num_in = linear_shape(config, linear)
-            scale_dtype = reader.files.stored_dtype(weight)
-            specs.append(TensorSpec(weight, torch.int8, (num_out, num_in)))
-            specs.append(TensorSpec(f"{weight}_scale", scale_dtype, (num_out, 1)))
-    add_float(FINAL_NORM)
-    if not config.tie_word_embeddings:
-        add_float(LM_HEAD)
-    return specs
+    def run(self, on_progress: Callable[[int, int], None] | None) -> QuantizeSummary:
+        num_bytes = sum(spec.num_bytes for spec in self._specs)
+        progress, num_layers = self._progress, self._config.num_layers
+        try:
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(self._target.parent).free
+            if progress.layers_done == 0 and free < num_bytes + self._hidden_bytes():
+                raise CheckpointError(
+                    f"{self._target}: the quantised checkpoint takes {num_bytes} bytes and the "
+                    f"calibration {self._hidden_bytes()} meanwhile, {free} are free there"
+                )
+            if progress.layers_done:
+                logger.info("%s: going on at layer %d", progress.directory, progress.layers_done)
+            progress.begin()
+            with SafetensorsWriter(
+                progress.directory,
+                self._specs,
+                max_shard_bytes=self._max_shard_bytes,
+                written=self._written_before(),
+            ) as writer:
+                if self._options.calibration and progress.layers_done == 0:
+                    self._embed()
+                for layer in range(progress.layers_done, num_layers):
+                    result = self._quantise_layer(layer)
+                    self._write_layer(writer, layer, result)
+                    writer.sync()
+                    progress.finish_layer(result.reports)
+                    if on_progress is not None:
+                        on_progress(layer + 1, num_layers)
+                for name in self._outer_tensors():
+                    writer.write(name, self._read(name))
+            suggestion = self._write_other_files()
+            progress.complete(self._target)
+        except CheckpointError:
+            # The source or the target is at fault: there is nothing to go on with.
+            progress.remove()
+            raise
+        return QuantizeSummary(
+            path=self._target,
+            num_linears=num_layers * len(LINEAR_NAMES) - len(self._kept),
+            num_kept=len(self._kept),
+            source_bytes=self._files.num_bytes,
+            written_bytes=num_bytes,
+            report=self._target / REPORT_FILE,
+            suggested_keep_float=tuple(suggestion),
+        )
 
+    def _quantise_layer(self, layer: int) -> QuantizedLayer:
+        weights = {
+            name: self._read(f"{linear_module(layer, name)}.weight") for name in LINEAR_NAMES
+        }
+        norms = {name: self._read(norm_tensor(layer, name)) for name in LAYER_NORM_NAMES}
+        statistics = None
+        if self._options.calibration:
+            statistics = LayerStatistics(has_hessians=self._options.compensates)
+            floats = {name: t.float() for name, t in {**weights, **norms}.items()}
+            for hidden in self._sequences(layer):
+                layer_forward(self._config, floats, hidden, self._rope, statistics.observe)
+            del floats
+        try:
+            result = quantize_layer(layer, weights, norms, statistics, self._options)
+        except ValueError as error:
+            raise CheckpointError(f"{self._files.directory}: layer {layer}: {error}") from error
+        if self._options.calibration and layer + 1 < self._config.num_layers:
+            self._advance(layer, result)
+        return result
 
-def _write_tensors(
-    model: ModelFiles,
-    reader: HfFloatReader,
-    writer: SafetensorsWriter,
-    on_progress: Callable[[int, int], None] | None,
-) -> None:
-    def copy_float(name: str) -> None:
-        tensor = reader.files.read(name)
-        check_finite(reader.files, name, tensor)
-        writer.write(name, tensor)
+    def _advance(self, layer: int, result: QuantizedLayer) -> None:
+        """Computes the next layer's input with the weights as they now are."""
+        dense = {name: tensor.float() for name, tensor in result.norms.items()}
+        for name, linear in result.linears.items():
+            dense[name] = (
+                linear.weight.float()
+                if isinstance(linear, FloatLinear)
+                else dequantize(linear.w_q, linear.w_scale)
+            )
+        pairs = zip(self._sequences(layer), self._sequences(layer + 1), strict=True)
+        for hidden, following in pairs:
+            following.copy_(layer_forward(self._config, dense, hidden, self._rope))
 
-    config = model.config
-    copy_float(EMBED_TOKENS)
-    for layer in range(config.num_layers):
-        for norm in LAYER_NORM_NAMES:
-            copy_float(norm_tensor(layer, norm))
-        for name in LINEAR_NAMES:
+    def _sequences(self, layer: int) -> tuple[torch.Tensor, ...]:
+        lengths = [len(ids) for ids in self._options.calibration]
+        states = self._progress.hidden_states(layer, sum(lengths), self._config.hidden_size)
+        return torch.split(states, lengths)
+
+    def _embed(self) -> None:
+        table = self._read(EMBED_TOKENS)
+        for ids, hidden in zip(self._options.calibration, self._sequences(0), strict=True):
+            hidden.copy_(table[torch.tensor(ids)].float())
+
+    def _read(self, name: str) -> torch.Tensor:
+        tensor = self._files.read(name)
+        check_finite(self._files, name, tensor)
+        return tensor
+
+    def _plan(self) -> list[TensorSpec]:
+        specs: list[TensorSpec] = []
+        for name in self._all_tensors():
+            dtype, shape = self._files.stored_dtype(name), self._files.infos[name].shape
+            module = name.removesuffix(".weight")
+            if module.endswith("_proj") and module not in self._kept:
+                specs.append(TensorSpec(name, torch.int8, shape))
+                specs.append(TensorSpec(f"{name}_scale", dtype, (shape[0], 1)))
+            else:
+                specs.append(TensorSpec(name, dtype, shape))
+        return specs
+
+    def _all_tensors(self) -> list[str]:
+        names = [EMBED_TOKENS]
+        for layer in range(self._config.num_layers):
+            names += self._layer_tensors(layer)
+        return names + [name for name in self._outer_tensors() if name != EMBED_TOKENS]
+
+    def _layer_tensors(self, layer: int) -> list[str]:
+        norms = [norm_tensor(layer, name) for name in LAYER_NORM_NAMES]
+        return norms + [f"{linear_module(layer, name)}.weight" for name in LINEAR_NAMES]
+
+    def _outer_tensors(self) -> list[str]:
+        is_tied = self._config.tie_word_embeddings
+        return [EMBED_TOKENS, FINAL_NORM, *([] if is_tied else [LM_HEAD])]
+
+    def _written_before(self) -> set[str]:
+        done = {
+            name
+            for layer in range(self._progress.layers_done)
+            for name in self._layer_tensors(layer)
+        }
+        return {spec.name for spec in self._specs if spec.name.removesuffix("_scale") in done}
+
+    def _write_layer(self, writer: SafetensorsWriter, layer: int, result: QuantizedLayer) -> None:
+        for norm, tensor in result.norms.items():
+            writer.write(norm_tensor(layer, norm), tensor)
+        for name, linear in result.linears.items():
             weight = f"{linear_module(layer, name)}.weight"
-            scale_dtype = reader.files.stored_dtype(weight)
-            # The scales are rounded before they are used, so storing them loses nothing.
-            linear = reader.linear(layer, name, scale_dtype=scale_dtype)
+            dtype = self._files.stored_dtype(weight)
+            if isinstance(linear, FloatLinear):
+                writer.write(weight, linear.weight)
+                continue
+            # The scales were rounded before they were used, so storing them loses nothing.
             writer.write(weight, linear.w_q)
-            writer.write(f"{weight}_scale", linear.w_scale.to(scale_dtype).unsqueeze(-1))
-        if on_progress is not None:
-            on_progress(layer + 1, config.num_layers)
-    copy_float(FINAL_NORM)
-    if not config.tie_word_embeddings:
-        copy_float(LM_HEAD)
+            writer.write(f"{weight}_scale", linear.w_scale.to(dtype).unsqueeze(-1))
 
+    def _write_other_files(self) -> list[str]:
+        directory, options = self._progress.directory, self._options
+        quantization = w8a8_quantization_config(["lm_head", *self._kept])
+        raw = {**self._model.raw_config, "quantization_config": quantization}
+        text = json.dumps(raw, indent=2) + "\n"
+        (directory / "config.json").write_text(text, encoding="utf-8")
+        for pattern in COPIED_FILES:
+            for path in sorted(self._model.directory.glob(pattern)):
+                if path.is_file():
+                    shutil.copyfile(path, directory / path.name)
+        settings = {
+            "method": options.method,
+            "scale_search": options.scale_search,
+            "keep_float": list(options.keep_float),
+            "calibration_sequences": len(options.calibration),
+            "calibration_tokens": sum(len(ids) for ids in options.calibration),
+            "alpha": options.alpha,
+            "damping": options.damping,
+        }
+        return write_report(directory / REPORT_FILE, self._progress.reports, settings)
 
-def _write_other_files(model: ModelFiles, target: Path) -> None:
-    raw = {**model.raw_config, "quantization_config": w8a8_quantization_config()}
-    (target / "config.json").write_text(json.dumps(raw, indent=2) + "\n", encoding="utf-8")
-    for pattern in COPIED_FILES:
-        for path in sorted(model.directory.glob(pattern)):
-            if path.is_file():
-                shutil.copyfile(path, target / path.name)
+    def _hidden_bytes(self) -> int:
+        num_tokens = sum(len(ids) for ids in self._options.calibration)
+        return 2 * 4 * num_tokens * self._config.hidden_size
+
+    def _key(self) -> str:
+        digest = hashlib.sha256(self._options.digest().encode())
+        digest.update(json.dumps(self._model.raw_config, sort_keys=True).encode())
+        digest.update(str(self._max_shard_bytes).encode())
+        self._files.update_digest(digest)
+        return digest.hexdigest()

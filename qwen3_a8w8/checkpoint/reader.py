@@ -17,6 +17,7 @@ from qwen3_a8w8.checkpoint.names import is_harmless_extra
 from qwen3_a8w8.checkpoint.safetensors_file import SafetensorsFiles
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
+from qwen3_a8w8.quantization.int8 import fold_zero_point
 
 FLOAT_DTYPES = ("BF16", "F16", "F32")
 """Header dtypes in which embedding, norms, lm_head and scales may be stored."""
@@ -36,6 +37,39 @@ class QuantizedLinear:
     w_scale: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class FloatLinear:
+    """The weight of a linear that the checkpoint keeps in floating point.
+
+    Attributes:
+        weight: `[out, in]` bfloat16, contiguous (rounded, if it is stored in float32 or float16).
+            It may share memory with the mapped file: don't write to it.
+    """
+
+    weight: torch.Tensor
+
+
+Linear = QuantizedLinear | FloatLinear
+
+
+@dataclass(frozen=True, slots=True)
+class LinearScheme:
+    """How a checkpoint stores one linear, known from its headers and config alone.
+
+    Attributes:
+        is_float: it runs in bfloat16 and `linear` gives a `FloatLinear`.
+        description: for reports, such as "int8 per channel".
+        has_zero_point: its weight is asymmetric; see `quantization.int8.fold_zero_point`.
+    """
+
+    is_float: bool
+    description: str
+    has_zero_point: bool = False
+
+
+FLOAT_SCHEME = LinearScheme(is_float=True, description="floating point, run in bf16")
+
+
 class CheckpointReader(Protocol):
     """One checkpoint format."""
 
@@ -43,6 +77,12 @@ class CheckpointReader(Protocol):
     """Name of the format in reports, such as "hf-float"."""
 
     files: SafetensorsFiles
+
+    notes: tuple[str, ...]
+    """What a user should know of how the checkpoint is read, a sentence each."""
+
+    schemes: dict[tuple[int, str], LinearScheme]
+    """How each linear is stored, by layer and name."""
 
     @classmethod
     def recognises(cls, model: ModelFiles) -> bool:
@@ -60,7 +100,7 @@ class CheckpointReader(Protocol):
         """
         ...
 
-    def linear(self, layer: int, name: str) -> QuantizedLinear:
+    def linear(self, layer: int, name: str) -> Linear:
         """Reads (and if need be quantises) one linear of one layer.
 
         Raises:
@@ -83,13 +123,23 @@ class ExpectedTensor:
 
 
 def check_tensors(
-    files: SafetensorsFiles, config: ModelConfig, expected: Mapping[str, ExpectedTensor]
+    files: SafetensorsFiles,
+    config: ModelConfig,
+    expected: Mapping[str, ExpectedTensor],
+    optional: Mapping[str, ExpectedTensor] | None = None,
 ) -> None:
     """Compares the headers with what the format expects, before anything is read.
+
+    Args:
+        files: the checkpoint's files.
+        config: the architecture.
+        expected: tensors that must be there.
+        optional: tensors that may be there.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape or dtype, or wasn't expected.
     """
+    optional = optional or {}
     missing = [name for name in expected if name not in files.infos]
     if missing:
         name = missing[0]
@@ -97,7 +147,8 @@ def check_tensors(
             f"{files.main_file}: tensor {name} is missing: expected {_describe(expected[name])}, "
             f"found none{_and_more(missing)}"
         )
-    for name, wanted in expected.items():
+    found = {name: wanted for name, wanted in optional.items() if name in files.infos}
+    for name, wanted in {**expected, **found}.items():
         info = files.infos[name]
         if info.shape not in wanted.shapes or info.dtype not in wanted.dtypes:
             raise CheckpointError(
@@ -105,7 +156,9 @@ def check_tensors(
                 f"found {info.dtype} {list(info.shape)}"
             )
     extra = [
-        name for name in files.infos if name not in expected and not is_harmless_extra(config, name)
+        name
+        for name in files.infos
+        if name not in expected and name not in found and not is_harmless_extra(config, name)
     ]
     if extra:
         info = files.infos[extra[0]]
@@ -119,6 +172,54 @@ def check_tensors(
 def float_expectations(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, ExpectedTensor]:
     """The expectation "this shape, any of `FLOAT_DTYPES`" for each tensor of `shapes`."""
     return {name: ExpectedTensor((shape,), FLOAT_DTYPES) for name, shape in shapes.items()}
+
+
+def read_float_linear(files: SafetensorsFiles, tensor: str) -> FloatLinear:
+    """Reads a weight that stays in floating point.
+
+    Raises:
+        CheckpointError: its values aren't finite or can't be read.
+    """
+    weight = files.read(tensor).to(torch.bfloat16)
+    check_finite(files, tensor, weight)
+    return FloatLinear(weight)
+
+
+def read_int8_linear(
+    files: SafetensorsFiles, weight: str, scale: str, zero_point: str | None = None
+) -> QuantizedLinear:
+    """Reads an int8 weight with a scale per output channel (or one for all).
+
+    Args:
+        files: where they are.
+        weight: name of the int8 tensor `[out, in]`; q may span -128..127.
+        scale: name of the scales `[out]`, `[out, 1]`, or of a single one.
+        zero_point: name of the zero points, shaped like the scales; None if there are none.
+
+    Raises:
+        CheckpointError: scales that are negative or not finite, or nothing can be read.
+    """
+    w_q = files.read(weight)
+    num_out = w_q.shape[0]
+    w_scale = files.read(scale).to(torch.float32, copy=True).reshape(-1)
+    check_finite(files, scale, w_scale)
+    if bool((w_scale < 0).any()):
+        raise CheckpointError(
+            f"{files.infos[scale].path}: tensor {scale}: expected scales of at least 0, found "
+            f"{float(w_scale.min())}; the checkpoint is damaged"
+        )
+    w_scale = w_scale.expand(num_out).contiguous()
+    if zero_point is None:
+        return QuantizedLinear(w_q, w_scale)
+    offsets = files.read(zero_point).float().reshape(-1).expand(num_out)
+    if bool((offsets != offsets.round()).any() | (offsets.abs() > 128).any()):
+        raise CheckpointError(
+            f"{files.infos[zero_point].path}: tensor {zero_point}: expected whole numbers from "
+            "-128 to 127; the checkpoint is damaged"
+        )
+    if not bool(offsets.any()):
+        return QuantizedLinear(w_q, w_scale)
+    return QuantizedLinear(*fold_zero_point(w_q, w_scale, offsets))
 
 
 def check_finite(files: SafetensorsFiles, name: str, tensor: torch.Tensor) -> None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -52,6 +53,8 @@ class SafetensorsWriter:
         directory: where to write; must exist.
         specs: all tensors that will be written, in the order in which shards are filled.
         max_shard_bytes: see `MAX_SHARD_BYTES`.
+        written: names of tensors that a former writer of the same specs has written there; its
+            files are gone on with.
     """
 
     def __init__(
@@ -60,10 +63,12 @@ class SafetensorsWriter:
         specs: Sequence[TensorSpec],
         *,
         max_shard_bytes: int = MAX_SHARD_BYTES,
+        written: Collection[str] = (),
     ) -> None:
         self._directory = directory
         self._specs = {spec.name: spec for spec in specs}
-        self._pending = set(self._specs)
+        self._pending = set(self._specs) - set(written)
+        self._is_resumed = bool(written)
         self._places: dict[str, tuple[BinaryIO, int]] = {}
         self._files: list[BinaryIO] = []
         shards = _plan_shards(specs, max_shard_bytes)
@@ -129,6 +134,12 @@ class SafetensorsWriter:
             )
         self._pending.remove(name)
 
+    def sync(self) -> None:
+        """Brings what was written to the disk, so that it is there after a crash."""
+        for file in self._files:
+            file.flush()
+            os.fsync(file.fileno())
+
     def close(self) -> None:
         """Closes the files. Idempotent."""
         for file in self._files:
@@ -164,7 +175,7 @@ class SafetensorsWriter:
             spans[spec.name] = (_DTYPE_NAMES[spec.dtype], spec.shape, position, end)
             position = end
         header = encode_header(spans)
-        file = (self._directory / file_name).open("wb")
+        file = (self._directory / file_name).open("r+b" if self._is_resumed else "wb")
         self._files.append(file)
         file.write(header)
         for name, (_, _, begin, _) in spans.items():

@@ -84,6 +84,10 @@ def engine(
         int | None,
         typer.Option(help="Tokens of each sequence before it decodes; default: --prompt-tokens."),
     ] = None,
+    enable: options.Enable = None,
+    is_matrix: Annotated[
+        bool, typer.Option("--matrix", help="Measure the default and each experimental flag alone.")
+    ] = False,
     num_threads: options.NumThreads = None,
     json_file: Json = None,
 ) -> None:
@@ -95,6 +99,7 @@ def engine(
     from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
     from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.config import DECODE_BATCH_SIZES, EngineConfig
+    from qwen3_a8w8.experimental import variants
     from qwen3_a8w8.kernels.cpu.backend import CpuBackend
     from qwen3_a8w8.runner.model_runner import ModelRunner
     from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache
@@ -109,19 +114,26 @@ def engine(
         new_tokens=new_tokens,
         context_tokens=prompt_tokens if context is None else context,
     )
-    config = workload.engine_config(EngineConfig(device="cpu", num_threads=num_threads))
     console = Console(stderr=True)
+    results = []
     with open_checkpoint(resolve_model(model)) as checkpoint, console.status("loading") as status:
-        backend = CpuBackend(num_threads=num_threads)
-        runner = ModelRunner(checkpoint, config, backend, PackedCache.from_setting(AUTO))
-        status.update("measuring")
-        # Threads of its own: the runner's are closed with it, the limits are measured after.
+        # Threads of its own: a runner's are closed with it, the limits are measured after.
         probe = CpuBackend(num_threads=num_threads)
         machine = Machine(probe, free_host_memory_bytes() // 2)
-        result = bench.bench_engine(runner, config, checkpoint.config, machine, workload)
+        for flags in variants() if is_matrix else [tuple(enable or ())]:
+            config = workload.engine_config(
+                EngineConfig(device="cpu", num_threads=num_threads, enable=flags)
+            )
+            backend = CpuBackend(num_threads=num_threads)
+            runner = ModelRunner(checkpoint, config, backend, PackedCache.from_setting(AUTO))
+            status.update(f"measuring {', '.join(flags) or 'the default'}")
+            result = bench.bench_engine(runner, config, checkpoint.config, machine, workload)
+            results.append({"flags": list(flags), **result})
         source = provenance(probe, model=model, fingerprint=checkpoint.fingerprint)
+        title = f"engine, {model}, {probe.isa}, {probe.num_threads} threads"
         probe.close()
-    title = f"engine, {model}, {backend.isa}, {backend.num_threads} threads"
-    report.print_engine(title, machine.as_dict(), result)
+    for result in results:
+        which = f", {', '.join(result['flags'])}" if result["flags"] else ""
+        report.print_engine(f"{title}{which}", machine.as_dict(), result)
     if json_file is not None:
-        report.write_json(json_file, source, machine.as_dict(), [result])
+        report.write_json(json_file, source, machine.as_dict(), results)

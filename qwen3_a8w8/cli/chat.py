@@ -25,13 +25,14 @@ def chat(
     num_threads: options.NumThreads = None,
     max_model_len: options.MaxModelLen = None,
     num_kv_blocks: options.NumKvBlocks = None,
+    enable: options.Enable = None,
 ) -> None:
     """Talk with a model; the history is kept until /new."""
     from qwen3_a8w8.errors import InvalidRequestError
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
     console = Console(stderr=True)
-    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks)
+    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks, enable)
     with LLM(model, **settings) as llm:
         sampling = options.sampling_from(
             llm.default_sampling_params(),

@@ -26,11 +26,12 @@ def generate(
     num_threads: options.NumThreads = None,
     max_model_len: options.MaxModelLen = None,
     num_kv_blocks: options.NumKvBlocks = None,
+    enable: options.Enable = None,
 ) -> None:
     """Answer one prompt; the answer goes to stdout, a summary to stderr."""
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
-    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks)
+    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks, enable)
     with LLM(model, **settings) as llm:
         sampling = options.sampling_from(
             llm.default_sampling_params(),

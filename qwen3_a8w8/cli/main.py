@@ -11,8 +11,10 @@ from rich.console import Console
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.cli import bench
 from qwen3_a8w8.cli.chat import chat
+from qwen3_a8w8.cli.check import check
 from qwen3_a8w8.cli.doctor import doctor
 from qwen3_a8w8.cli.generate import generate
+from qwen3_a8w8.cli.inspect import inspect
 from qwen3_a8w8.cli.quantize import quantize
 from qwen3_a8w8.cli.serve import serve
 from qwen3_a8w8.cli.synth import synth
@@ -24,7 +26,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, quantize, synth, doctor):
+for command in (serve, generate, chat, quantize, inspect, check, synth, doctor):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 

@@ -22,6 +22,9 @@ MaxModelLen = Annotated[
 NumKvBlocks = Annotated[
     int | None, typer.Option(help="KV blocks, scratch block included; default: from free memory.")
 ]
+Enable = Annotated[
+    list[str] | None, typer.Option(help="Experimental flag to switch on; repeatable.")
+]
 MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
 Temperature = Annotated[
     float | None, typer.Option(help="0 is greedy; default: the checkpoint's own.")
@@ -35,7 +38,11 @@ Thinking = Annotated[
 
 
 def engine_settings(
-    device: str, num_threads: int | None, max_model_len: int | None, num_kv_blocks: int | None
+    device: str,
+    num_threads: int | None,
+    max_model_len: int | None,
+    num_kv_blocks: int | None,
+    enable: list[str] | None = None,
 ) -> dict[str, Any]:
     """Settings for `LLM` from the options above."""
     return {
@@ -43,6 +50,7 @@ def engine_settings(
         "num_threads": num_threads,
         "max_model_len": max_model_len,
         "num_kv_blocks": num_kv_blocks,
+        "enable": tuple(enable or ()),
     }
 
 

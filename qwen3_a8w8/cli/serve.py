@@ -21,6 +21,7 @@ def serve(
     num_threads: options.NumThreads = None,
     max_model_len: options.MaxModelLen = None,
     num_kv_blocks: options.NumKvBlocks = None,
+    enable: options.Enable = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from deployments.local import serve_local  # brings ray
@@ -31,7 +32,9 @@ def serve(
             "model": model,
             "served_model_name": served_model_name,
             "replicas": {"num_replicas": num_replicas},
-            "engine": options.engine_settings(device, num_threads, max_model_len, num_kv_blocks),
+            "engine": options.engine_settings(
+                device, num_threads, max_model_len, num_kv_blocks, enable
+            ),
         }
     )
     serve_local(settings, host=host, port=port)

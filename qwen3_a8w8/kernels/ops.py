@@ -16,7 +16,7 @@ Notation: T rows (tokens), H hidden, D head_dim, round = half to even.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.program import ConstLayout, Node, Ref, RefKind, Shape
@@ -164,7 +164,7 @@ class Ops:
         self._node("quantize", (x,), *outs)
         return outs
 
-    def linear(self, x_q: Ref, x_scale: Ref, weight: LinearWeight) -> Ref:
+    def linear(self, x_q: Ref, x_scale: Ref, weight: LinearWeight, out: Ref | None = None) -> Ref:
         """y[t, n] = float32(sum_k x_q[t, k] * w_q[n, k]) * x_scale[t] * w_scale[n].
 
         The sum is an exact int32; the products are taken from left to right in float32.
@@ -173,11 +173,16 @@ class Ops:
             x_q: [T, in] int8.
             x_scale: [T] float32.
             weight: of [out, in].
+            out: [T, out] float32 to write to; None: a temporary.
 
         Returns:
             [T, out] float32.
         """
-        out = self._linear_out("linear", x_q, x_scale, weight)
+        if out is None:
+            out = self._linear_out("linear", x_q, x_scale, weight)
+        else:
+            self._expect("linear", x_q, INT8, (out.shape[0], weight.w_q.shape[1]))
+            self._expect("linear", out, FLOAT32, (x_q.shape[0], weight.w_q.shape[0]))
         return self._node("linear", (x_q, x_scale, weight.w_q, weight.w_scale), out)
 
     def linear_add(self, x_q: Ref, x_scale: Ref, weight: LinearWeight, residual: Ref) -> Ref:
@@ -195,6 +200,54 @@ class Ops:
         out = self._linear_out("linear_add", x_q, x_scale, weight)
         self._expect("linear_add", residual, FLOAT32, out.shape)
         return self._node("linear_add", (x_q, x_scale, weight.w_q, weight.w_scale, residual), out)
+
+    def bf16_weight(self, name: str, out_features: int, in_features: int) -> Ref:
+        """Constant `name.weight` [out, in] bfloat16 of a linear that isn't quantised."""
+        shape = (out_features, in_features)
+        return self.constant(f"{name}.weight", BFLOAT16, shape, ConstLayout.LINEAR_BF16)
+
+    def linear_bf16(self, x: Ref, weight: Ref) -> Ref:
+        """y[t, n] = sum_k bf16(x[t, k]) * weight[n, k], summed in float32.
+
+        Args:
+            x: [T, in] float32; rounded to bfloat16, half to even.
+            weight: [out, in] bfloat16.
+
+        Returns:
+            [T, out] float32.
+        """
+        out = self._linear_bf16_out("linear_bf16", x, weight)
+        return self._node("linear_bf16", (x, weight), out)
+
+    def linear_bf16_add(self, x: Ref, weight: Ref, residual: Ref) -> Ref:
+        """residual + `linear_bf16`, added in float32.
+
+        Args:
+            x: [T, in] float32.
+            weight: [out, in] bfloat16.
+            residual: [T, out] float32.
+
+        Returns:
+            [T, out] float32.
+        """
+        out = self._linear_bf16_out("linear_bf16_add", x, weight)
+        self._expect("linear_bf16_add", residual, FLOAT32, out.shape)
+        return self._node("linear_bf16_add", (x, weight, residual), out)
+
+    def concat(self, parts: Sequence[Ref]) -> Ref:
+        """Puts the columns of several tensors side by side.
+
+        Args:
+            parts: at least one, each [T, N_i] float32.
+
+        Returns:
+            [T, sum of N_i] float32.
+        """
+        for part in parts:
+            self._expect("concat", part, FLOAT32, (parts[0].shape[0], None))
+        width = sum(_int(part.shape[1]) for part in parts)
+        out = self._temp("concat", FLOAT32, (parts[0].shape[0], width))
+        return self._node("concat", tuple(parts), out)
 
     def qk_norm_rope_cache(
         self,
@@ -303,6 +356,20 @@ class Ops:
         outs = self._quantised("silu_mul_quant", (gate_up.shape[0], half))
         self._node("silu_mul_quant", (gate_up,), *outs)
         return outs
+
+    def silu_mul(self, gate_up: Ref) -> Ref:
+        """h = silu(gate) * up per row, as in `silu_mul_quant`, but not quantised.
+
+        Args:
+            gate_up: [T, 2 * I] float32, gate in the first half.
+
+        Returns:
+            [T, I] float32.
+        """
+        self._expect("silu_mul", gate_up, FLOAT32, (None, None))
+        half = _int(gate_up.shape[1]) // 2
+        out = self._temp("silu_mul", FLOAT32, (gate_up.shape[0], half))
+        return self._node("silu_mul", (gate_up,), out)
 
     def gather_rows(self, x: Ref, indices: Ref) -> Ref:
         """y[s] = x[indices[s]].
@@ -428,6 +495,11 @@ class Ops:
         self._expect(op, x_q, INT8, (None, weight.w_q.shape[1]))
         self._expect(op, x_scale, FLOAT32, x_q.shape[:1])
         return self._temp(op, FLOAT32, (x_q.shape[0], weight.w_q.shape[0]))
+
+    def _linear_bf16_out(self, op: str, x: Ref, weight: Ref) -> Ref:
+        self._expect(op, x, FLOAT32, (None, None))
+        self._expect(op, weight, BFLOAT16, (None, x.shape[1]))
+        return self._temp(op, FLOAT32, (x.shape[0], weight.shape[0]))
 
     def _expect_cache(self, op: str, cache: KvCache) -> Shape:
         shape = cache.k.shape

@@ -35,6 +35,7 @@ class ConstLayout(enum.Enum):
 
     PLAIN = "plain"  # row-major, as declared
     LINEAR_INT8 = "linear_int8"  # [out, in] operand of an int8 linear
+    LINEAR_BF16 = "linear_bf16"  # [out, in] operand of a linear that stays in bfloat16
     LM_HEAD = "lm_head"  # [vocab, hidden] operand of the output projection
 
 

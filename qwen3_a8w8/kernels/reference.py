@@ -188,6 +188,26 @@ def _linear(run: _Run, node: Node) -> None:
     run.put(node.outputs[0], y)
 
 
+def _bf16_products(run: _Run, x: Tensor, weight: Tensor) -> Tensor:
+    rounded = x if run.backend.is_exact else x.bfloat16().float()
+    # Row by row: a matrix product may sum in another order for another number of rows.
+    table = weight.float()
+    rows = [torch.mv(table, row) for row in rounded]
+    return torch.stack(rows) if rows else x.new_empty(0, weight.shape[0])
+
+
+def _linear_bf16(run: _Run, node: Node) -> None:
+    x, weight = map(run.get, node.inputs[:2])
+    y = _bf16_products(run, x, weight)
+    if node.op == "linear_bf16_add":
+        y = run.get(node.inputs[2]) + y
+    run.put(node.outputs[0], y)
+
+
+def _concat(run: _Run, node: Node) -> None:
+    run.put(node.outputs[0], torch.cat([run.get(ref) for ref in node.inputs], dim=1))
+
+
 def _rotate(x: Tensor, rope: Tensor) -> Tensor:
     half = x.shape[-1] // 2
     cos, sin = rope[:, None, :half], rope[:, None, half:]  # [T, 1, D/2]
@@ -255,6 +275,11 @@ def _silu_mul_quant(run: _Run, node: Node) -> None:
     _put_quantised(run, node, torch.nn.functional.silu(gate) * up)
 
 
+def _silu_mul(run: _Run, node: Node) -> None:
+    gate, up = run.get(node.inputs[0]).chunk(2, dim=-1)
+    run.put(node.outputs[0], torch.nn.functional.silu(gate) * up)
+
+
 def _gather_rows(run: _Run, node: Node) -> None:
     x, indices = map(run.get, node.inputs)
     run.put(node.outputs[0], x[indices.long()])
@@ -262,11 +287,7 @@ def _gather_rows(run: _Run, node: Node) -> None:
 
 def _lm_head(run: _Run, node: Node) -> None:
     x, weight = map(run.get, node.inputs)
-    rounded = x if run.backend.is_exact else x.bfloat16().float()
-    # Row by row: a matrix product may sum in another order for another number of rows.
-    table = weight.float()
-    rows = [torch.mv(table, row) for row in rounded]
-    run.put(node.outputs[0], torch.stack(rows) if rows else x.new_empty(0, weight.shape[0]))
+    run.put(node.outputs[0], _bf16_products(run, x, weight))
 
 
 def _sample(run: _Run, node: Node) -> None:
@@ -292,9 +313,13 @@ _OPS: dict[str, Callable[[_Run, Node], None]] = {
     "quantize": _quantize,
     "linear": _linear,
     "linear_add": _linear,
+    "linear_bf16": _linear_bf16,
+    "linear_bf16_add": _linear_bf16,
+    "concat": _concat,
     "qk_norm_rope_cache": _qk_norm_rope_cache,
     "attention": _attention,
     "silu_mul_quant": _silu_mul_quant,
+    "silu_mul": _silu_mul,
     "gather_rows": _gather_rows,
     "lm_head": _lm_head,
     "sample": _sample,

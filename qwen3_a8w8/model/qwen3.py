@@ -14,6 +14,7 @@ from typing import Annotated
 
 from qwen3_a8w8.config import DECODE_BATCH_SIZES, MAX_LOGPROBS, TOKENS_PER_ROW
 from qwen3_a8w8.errors import UnsupportedBatchSizeError
+from qwen3_a8w8.experimental import INT8_LM_HEAD
 from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS, KvCache, Ops
 from qwen3_a8w8.kernels.program import ConstLayout, Ref
 from qwen3_a8w8.kernels.signature import (
@@ -28,6 +29,7 @@ from qwen3_a8w8.kernels.signature import (
     Out,
     Static,
 )
+from qwen3_a8w8.model.linears import GATE_UP_PARTS, QKV_PARTS, LayerLinears
 
 BATCH = Dim("BATCH", choices=DECODE_BATCH_SIZES, error=UnsupportedBatchSizeError)
 PREFILL_TOKENS = Dim("PREFILL_TOKENS")
@@ -193,19 +195,16 @@ def _layer(
     seq_index: Ref | None,
 ) -> Ref:
     dims, eps = ops.dims, ops.options["rms_norm_eps"]
-    width, inner, head_dim = dims["HIDDEN"], dims["INTERMEDIATE"], dims["HEAD_DIM"]
-    q_size, kv_size = dims["NUM_HEADS"] * head_dim, dims["KV_HEADS"] * head_dim
+    width, head_dim = dims["HIDDEN"], dims["HEAD_DIM"]
     prefix = f"layers.{layer}"
 
     def norm(name: str, size: int) -> Ref:
         return ops.constant(f"{prefix}.{name}", FLOAT32, (size,))
 
-    x_q, x_scale = ops.rms_norm_quant(hidden, norm("input_norm", width), eps)
-    qkv = ops.linear(
-        x_q, x_scale, ops.linear_weight(f"{prefix}.qkv_proj", q_size + 2 * kv_size, width)
-    )
+    linears = LayerLinears(ops, layer)
+    normed = linears.rms_norm(QKV_PARTS, hidden, norm("input_norm", width), eps)
     q = ops.qk_norm_rope_cache(
-        qkv,
+        linears.apply("qkv_proj", QKV_PARTS, normed),
         norm("q_norm", head_dim),
         norm("k_norm", head_dim),
         ops.constant("rope", FLOAT32, (dims["MAX_POSITIONS"], head_dim)),
@@ -224,23 +223,20 @@ def _layer(
         layer=layer,
         scale=1.0 / math.sqrt(head_dim),
     )
-    a_q, a_scale = ops.quantize(attended)
-    o_proj = ops.linear_weight(f"{prefix}.o_proj", width, q_size)
-    hidden = ops.linear_add(a_q, a_scale, o_proj, hidden)
+    hidden = linears.apply_add("o_proj", linears.quantize("o_proj", attended), hidden)
 
-    x_q, x_scale = ops.rms_norm_quant(hidden, norm("post_attention_norm", width), eps)
-    gate_up = ops.linear(
-        x_q, x_scale, ops.linear_weight(f"{prefix}.gate_up_proj", 2 * inner, width)
-    )
-    h_q, h_scale = ops.silu_mul_quant(gate_up)
-    return ops.linear_add(
-        h_q, h_scale, ops.linear_weight(f"{prefix}.down_proj", width, inner), hidden
-    )
+    normed = linears.rms_norm(GATE_UP_PARTS, hidden, norm("post_attention_norm", width), eps)
+    gate_up = linears.apply("gate_up_proj", GATE_UP_PARTS, normed)
+    return linears.apply_add("down_proj", linears.silu_mul("down_proj", gate_up), hidden)
 
 
 def _logits(ops: Ops, hidden: Ref, logits: Ref) -> Ref:
     dims = ops.dims
     norm = ops.constant("final_norm", FLOAT32, (dims["HIDDEN"],))
+    if INT8_LM_HEAD in ops.options:
+        x_q, x_scale = ops.rms_norm_quant(hidden, norm, ops.options["rms_norm_eps"])
+        weights = ops.linear_weight("lm_head", dims["VOCAB"], dims["HIDDEN"])
+        return ops.linear(x_q, x_scale, weights, logits)
     x = ops.rms_norm(hidden, norm, ops.options["rms_norm_eps"])
     weight = ops.constant("lm_head", BFLOAT16, (dims["VOCAB"], dims["HIDDEN"]), ConstLayout.LM_HEAD)
     return ops.lm_head(x, weight, logits)

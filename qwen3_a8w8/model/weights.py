@@ -7,7 +7,7 @@ read, so that at most one layer is held twice.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,16 +15,13 @@ from torch import Tensor
 
 from qwen3_a8w8.checkpoint import names
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.checkpoint.reader import FloatLinear, Linear, QuantizedLinear
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.kernels.program import Ref
+from qwen3_a8w8.model.linears import FUSED_LINEARS
 from qwen3_a8w8.model.rope import rope_table
+from qwen3_a8w8.quantization.int8 import quantize_weight
 
-_FUSED_LINEARS = {
-    "qkv_proj": ("q_proj", "k_proj", "v_proj"),
-    "o_proj": ("o_proj",),
-    "gate_up_proj": ("gate_proj", "up_proj"),
-    "down_proj": ("down_proj",),
-}
 _NORMS = {
     "input_norm": "input_layernorm",
     "post_attention_norm": "post_attention_layernorm",
@@ -77,15 +74,37 @@ def load_weights(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) ->
     embedding = checkpoint.tensor(names.EMBED_TOKENS)
     add("embed_tokens", embedding)
     is_tied = config.tie_word_embeddings
-    add("lm_head", embedding if is_tied else checkpoint.tensor(names.LM_HEAD))
+    lm_head = embedding if is_tied else checkpoint.tensor(names.LM_HEAD)
+    if "lm_head" in refs:
+        add("lm_head", lm_head)
+    else:
+        w_q, w_scale = quantize_weight(lm_head)
+        add("lm_head.w_q", w_q)
+        add("lm_head.w_scale", w_scale)
     add("final_norm", checkpoint.tensor(names.FINAL_NORM))
     for layer in range(config.num_layers):
         for short, full in _NORMS.items():
             add(f"layers.{layer}.{short}", checkpoint.tensor(names.norm_tensor(layer, full)))
-        for fused, parts in _FUSED_LINEARS.items():
-            linears = [checkpoint.linear(layer, part) for part in parts]
-            w_q = torch.cat([linear.w_q for linear in linears])
-            w_scale = torch.cat([linear.w_scale for linear in linears])
-            add(f"layers.{layer}.{fused}.w_q", w_q)
-            add(f"layers.{layer}.{fused}.w_scale", w_scale)
+        for fused, parts in FUSED_LINEARS.items():
+            linears = {part: checkpoint.linear(layer, part) for part in parts}
+            is_mixed = len({type(linear) for linear in linears.values()}) > 1
+            groups = (
+                {part: [linears[part]] for part in parts}
+                if is_mixed
+                else {fused: list(linears.values())}
+            )
+            for name, group in groups.items():
+                for constant, tensor in _joined(group).items():
+                    add(f"layers.{layer}.{name}.{constant}", tensor)
     return constants
+
+
+def _joined(linears: Sequence[Linear]) -> dict[str, Tensor]:
+    """The constants of linears of one kind, joined along their outputs."""
+    quantized = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
+    if quantized:
+        return {
+            "w_q": torch.cat([linear.w_q for linear in quantized]),
+            "w_scale": torch.cat([linear.w_scale for linear in quantized]),
+        }
+    return {"weight": torch.cat([lin.weight for lin in linears if isinstance(lin, FloatLinear)])}

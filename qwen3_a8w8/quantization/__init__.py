@@ -7,6 +7,7 @@ from qwen3_a8w8.quantization.int8 import (
     PerChannel,
     PerToken,
     dequantize,
+    fold_zero_point,
     quantize_activation,
     quantize_weight,
 )
@@ -15,6 +16,7 @@ __all__ = [
     "PerChannel",
     "PerToken",
     "dequantize",
+    "fold_zero_point",
     "quantize_activation",
     "quantize_weight",
 ]

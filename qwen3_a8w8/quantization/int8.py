@@ -16,6 +16,9 @@ import torch
 INT8_MAX = 127
 """Largest magnitude written by our quantiser; -128 is never produced (but may be read)."""
 
+SCALE_SEARCHES = ("absmax", "mse")
+"""Ways to choose a weight's scales."""
+
 EPS = 1e-10
 """Floor of absmax. Keeps an all-zero row at q = 0 with a finite, non-zero scale: EPS / 127 is
 a normal float32, and so is its reciprocal."""
@@ -119,6 +122,96 @@ def quantize_weight(
         w_scale[start : start + block] = scale
         w_q[start : start + block] = _quantize_rows(rows, scale)
     return w_q, w_scale
+
+
+def search_weight_scale(
+    weight: torch.Tensor, *, search: str, scale_dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
+    """Finds one scale per output channel.
+
+    Args:
+        weight: `[out, in]`, any float dtype, finite.
+        search: "absmax", the rule of `quantize_weight`; or "mse", the scale from 80 % to 100 %
+            of that with the smallest squared error (clipping a few large weights may pay).
+        scale_dtype: dtype in which the scales will be stored.
+
+    Returns:
+        `[out]` float32, positive, representable in `scale_dtype`.
+
+    Raises:
+        ValueError: another `search`.
+    """
+    if search not in SCALE_SEARCHES:
+        raise ValueError(f"scale search is {search!r}, expected one of {SCALE_SEARCHES}")
+    scales = torch.empty(weight.shape[0], dtype=torch.float32)
+    block = max(1, _BLOCK_ELEMENTS // weight.shape[1])
+    shrinks = [1.0] if search == "absmax" else [1.0 - 0.01 * step for step in range(21)]
+    for start in range(0, weight.shape[0], block):
+        rows = weight[start : start + block].float()
+        full = _scale_of_rows(rows)
+        best = _representable_scale(full, scale_dtype)
+        smallest = torch.full_like(full, float("inf"))
+        for shrink in shrinks:
+            scale = _representable_scale(full * shrink, scale_dtype)
+            q = (rows / scale.unsqueeze(-1)).round_().clamp_(-INT8_MAX, INT8_MAX)
+            error = (q * scale.unsqueeze(-1) - rows).square_().sum(dim=-1)
+            best = torch.where(error < smallest, scale, best)
+            smallest = torch.minimum(error, smallest)
+        scales[start : start + block] = best
+    return scales
+
+
+def round_to_scale(weight: torch.Tensor, w_scale: torch.Tensor) -> torch.Tensor:
+    """Rounds a weight to given scales.
+
+    Args:
+        weight: `[out, in]`, any float dtype, finite.
+        w_scale: `[out]` float32, positive.
+
+    Returns:
+        `[out, in]` int8 in -127..127.
+    """
+    w_q = torch.empty(weight.shape, dtype=torch.int8)
+    block = max(1, _BLOCK_ELEMENTS // weight.shape[1])
+    for start in range(0, weight.shape[0], block):
+        rows = slice(start, start + block)
+        w_q[rows] = _quantize_rows(weight[rows].float(), w_scale[rows])
+    return w_q
+
+
+def fold_zero_point(
+    w_q: torch.Tensor, w_scale: torch.Tensor, zero_point: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Turns an asymmetric weight `(w_q - zero_point) * w_scale` into a symmetric one.
+
+    Where all of a channel's `w_q - zero_point` are int8 themselves, they are the result and
+    nothing is lost. Other channels are quantised anew from their exact values: every weight is
+    then off by at most half a new step, and a new step is at most 255 / 127 old ones (with zero
+    points near 0, as real weights have them, hardly more than one).
+
+    Args:
+        w_q: `[out, in]` int8.
+        w_scale: `[out]` float32, positive.
+        zero_point: `[out]` integer, -128..127.
+
+    Returns:
+        `w_q` `[out, in]` int8 and `w_scale` `[out]` float32.
+    """
+    num_out, num_in = w_q.shape
+    new_q = torch.empty((num_out, num_in), dtype=torch.int8)
+    new_scale = w_scale.float().clone()
+    block = max(1, _BLOCK_ELEMENTS // max(1, num_in))
+    for start in range(0, num_out, block):
+        rows = slice(start, start + block)
+        shifted = w_q[rows].to(torch.int16) - zero_point[rows].to(torch.int16).unsqueeze(-1)
+        low, high = torch.aminmax(shifted, dim=-1)
+        fits = (low >= -INT8_MAX - 1) & (high <= INT8_MAX)
+        exact = shifted.clamp(-INT8_MAX - 1, INT8_MAX).to(torch.int8)
+        # Through float32: products of a scale and a number below 2**8 are rounded once.
+        again, scale = quantize_weight(shifted.float() * new_scale[rows].unsqueeze(-1))
+        new_q[rows] = torch.where(fits.unsqueeze(-1), exact, again)
+        new_scale[rows] = torch.where(fits, new_scale[rows], scale)
+    return new_q, new_scale
 
 
 def quantize_activation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

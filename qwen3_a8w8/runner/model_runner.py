@@ -26,13 +26,16 @@ from qwen3_a8w8.engine.plan import (
     TokenLogprobs,
 )
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.experimental import FLAGS, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
 from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
+from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.sizing import free_host_memory_bytes, num_kv_blocks
 from qwen3_a8w8.runner.validation import validate_plan
@@ -96,11 +99,13 @@ class ModelRunner:
 
         Raises:
             CheckpointError: the model can't be found or read.
-            KernelUnavailableError: the device can't run here.
+            KernelUnavailableError: the device can't run here, or gives wrong results.
             ConfigError: see the class.
         """
         with open_checkpoint(resolve_model(model)) as checkpoint:
             backend = select_backend(config.device, config.num_threads)
+            if SKIP_SELF_CHECK not in config.enable:
+                self_check(backend, config.enable)
             return cls(checkpoint, config, backend, PackedCache.from_setting(packed_cache_dir))
 
     @property
@@ -174,7 +179,11 @@ class ModelRunner:
             "BLOCK_SIZE": self.config.block_size,
             "MAX_POSITIONS": self.max_model_len,
         }
-        options = {"rms_norm_eps": self.model.rms_norm_eps}
+        options = {
+            "rms_norm_eps": self.model.rms_norm_eps,
+            **float_options(checkpoint.float_linears),
+            **{flag: 1 for flag in self.config.enable if FLAGS[flag].changes == "output"},
+        }
         compiled: list[CompiledCallable] = [
             self._compiler.compile(fn, dims, options)
             for fn in (qwen3.prefill, qwen3.decode, qwen3.sample)
@@ -215,7 +224,10 @@ class ModelRunner:
             vocab_size=self.model.vocab_size,
             eos_token_ids=self.model.eos_token_ids,
             decode_step_s=decode_step_s,
-            description=backend.describe(),
+            description={
+                **backend.describe(),
+                **({"flags": ", ".join(self.config.enable)} if self.config.enable else {}),
+            },
         )
 
     def _alloc_cache(self, num_blocks: int) -> None:

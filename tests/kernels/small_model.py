@@ -3,6 +3,7 @@
 import torch
 
 from qwen3_a8w8.kernels.backend import Compiler
+from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.qwen3 import decode, prefill
 from tests.kernels.paged_cache import scattered_tables
 
@@ -38,6 +39,8 @@ def make_weights(constants, seed=0):
             weights[name] = torch.cat((angles.cos(), angles.sin()), dim=1).float()
         elif len(ref.shape) == 1:
             weights[name] = torch.rand(ref.shape, generator=gen) + 0.5
+        elif name.endswith("proj.weight"):
+            weights[name] = (0.04 * torch.randn(ref.shape, generator=gen)).bfloat16()
         else:
             weights[name] = torch.randn(ref.shape, generator=gen).bfloat16()
     return weights
@@ -46,10 +49,11 @@ def make_weights(constants, seed=0):
 class SmallModel:
     """Runs prefill and decode; sequence i owns row i of the block tables."""
 
-    def __init__(self, backend):
+    def __init__(self, backend, float_linears=()):
+        options = {**OPTIONS, **float_options(float_linears)}
         self.compiler = Compiler(backend)
-        self.prefill_fn = self.compiler.compile(prefill, DIMS, OPTIONS)
-        self.decode_fn = self.compiler.compile(decode, DIMS, OPTIONS)
+        self.prefill_fn = self.compiler.compile(prefill, DIMS, options)
+        self.decode_fn = self.compiler.compile(decode, DIMS, options)
         weights = make_weights({**self.prefill_fn.constants, **self.decode_fn.constants})
         for fn in (self.prefill_fn, self.decode_fn):
             packed = {n: backend.pack(ref, weights[n]) for n, ref in fn.constants.items()}
@@ -66,14 +70,15 @@ class SmallModel:
     def slot(self, seq, position):
         return int(self.tables[seq, position // 16]) * 16 + position % 16
 
-    def prefill(self, chunks):
+    def prefill(self, chunks, has_logits=True):
         """Runs packed chunks (sequence, first position, ids); logits of each one's last token."""
         rows = [
             (seq, start + i, token) for seq, start, ids in chunks for i, token in enumerate(ids)
         ]
         index = {seq: i for i, (seq, _, _) in enumerate(chunks)}
         ends = torch.tensor([len(ids) for _, _, ids in chunks]).cumsum(0) - 1
-        logits = torch.full((len(chunks), DIMS["VOCAB"]), float("nan"))
+        ends = ends if has_logits else ends[:0]
+        logits = torch.full((len(ends), DIMS["VOCAB"]), float("nan"))
 
         def ints(values):
             return torch.tensor(values, dtype=torch.int32)

@@ -15,17 +15,25 @@ def _prompt(seq, length):
     return torch.randint(0, DIMS["VOCAB"], (length,), generator=gen).tolist()
 
 
-@pytest.fixture(scope="module")
-def model(backend):
+# A linear of each kind alone, all of a fused one, and fused ones whose parts differ.
+MIXED = [
+    *[(0, name) for name in ("q_proj", "k_proj", "v_proj", "down_proj")],
+    *[(1, name) for name in ("k_proj", "o_proj", "gate_proj")],
+]
+
+
+@pytest.fixture(scope="module", params=[(), MIXED], ids=["int8", "mixed"])
+def model(request, backend):
     """Prefilled with one prompt of each length."""
-    model = SmallModel(backend)
+    model = SmallModel(backend, request.param)
     for seq, length in enumerate(LENGTHS):
         model.prefill([(seq, 0, _prompt(seq, length))])
     return model
 
 
-def test_model_prefill_and_decode_match_reference(backend):
-    models = [SmallModel(backend), SmallModel(reference())]
+@pytest.mark.parametrize("kept", [(), MIXED], ids=["int8", "mixed"])
+def test_model_prefill_and_decode_match_reference(backend, kept):
+    models = [SmallModel(backend, kept), SmallModel(reference(), kept)]
     chunks = [(0, 0, _prompt(0, 40)), (1, 0, _prompt(1, 7))]
     rows = [(0, 40, 5), (1, 7, 6)]
     for run in (lambda m: m.prefill(chunks), lambda m: m.decode(rows, 16)[:2]):
@@ -46,13 +54,16 @@ def test_model_row_decodes_the_same_in_a_batch_and_alone(model):
         assert partial[count:].isnan().all()
 
 
-def test_model_prefill_whole_chunked_packed_and_decoded_give_the_same(backend):
+@pytest.mark.parametrize("kept", [(), MIXED], ids=["int8", "mixed"])
+def test_model_prefill_whole_chunked_packed_and_decoded_give_the_same(backend, kept):
     length = 300
     prompt, other = _prompt(1, length), _prompt(2, 40)
-    models = [SmallModel(backend) for _ in range(4)]
+    models = [SmallModel(backend, kept) for _ in range(4)]
     whole = models[0].prefill([(0, 0, prompt)])[0]
-    for start, end in ((0, 1), (1, 17), (17, 255), (255, 299), (299, 300)):
-        chunked = models[1].prefill([(0, start, prompt[start:end])])[0]
+    for start, end in ((0, 1), (1, 17), (17, 255), (255, 299)):
+        # As the scheduler does it: only the last chunk wants logits.
+        models[1].prefill([(0, start, prompt[start:end])], has_logits=start == 0)
+    chunked = models[1].prefill([(0, 299, prompt[299:])])[0]
     packed = models[2].prefill([(5, 0, other), (0, 0, prompt), (7, 0, other[:1])])[1]
     models[3].prefill([(0, 0, prompt[:250])])
     for position in range(250, length):

@@ -6,9 +6,11 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from qwen3_a8w8.checkpoint import names
 from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.reader import FloatLinear
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from tests.checkpoints import make_compressed_qwen3, make_random_qwen3
+from tests.modelslim import make_modelslim_qwen3
 from tests.runners import all_logits, make_runner
 
 
@@ -22,7 +24,10 @@ def dequantised_twin(path):
         for layer in range(checkpoint.config.num_layers):
             for name in names.LINEAR_NAMES:
                 linear = checkpoint.linear(layer, name)
-                weight = linear.w_q.float() * linear.w_scale[:, None]
+                if isinstance(linear, FloatLinear):
+                    weight = linear.weight.float()
+                else:
+                    weight = linear.w_q.float() * linear.w_scale[:, None]
                 state[f"{names.linear_module(layer, name)}.weight"] = weight
         if checkpoint.config.tie_word_embeddings:
             state[names.LM_HEAD] = state[names.EMBED_TOKENS]
@@ -30,10 +35,22 @@ def dequantised_twin(path):
     return model
 
 
-@pytest.fixture(scope="module", params=[True, False], ids=["tied", "untied"])
+MIXED = {
+    "model.layers.0.mlp.down_proj": "FLOAT",
+    "model.layers.0.self_attn.k_proj": "FLOAT",
+    "model.layers.1.self_attn.o_proj": "FLOAT",
+    "model.layers.1.mlp.up_proj": "FLOAT",
+}
+
+
+@pytest.fixture(scope="module", params=["tied", "untied", "mixed"])
 def model_path(request, tmp_path_factory):
     path = tmp_path_factory.mktemp("qwen3")
-    make_random_qwen3(path, tied=request.param, seed=3, initializer_range=0.015)
+    options = {"seed": 3, "initializer_range": 0.015}
+    if request.param == "mixed":
+        make_modelslim_qwen3(path, MIXED, **options)
+    else:
+        make_random_qwen3(path, tied=request.param == "tied", **options)
     return path
 
 

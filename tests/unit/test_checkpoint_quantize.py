@@ -15,6 +15,7 @@ from transformers.utils.quantization_config import CompressedTensorsConfig
 from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, linear_module
 from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
+from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions
 from qwen3_a8w8.checkpoint.writer import SafetensorsWriter, TensorSpec
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization import dequantize
@@ -128,7 +129,8 @@ def test_tokenizer_and_generation_config_go_along_and_weights_do_not(tmp_path):
         (src / name).write_text(text)
     (src / "pytorch_model.bin").write_bytes(b"pickle")
     quantize_checkpoint(src, dst)
-    assert {path.name for path in dst.iterdir()} == {*texts, "config.json", "model.safetensors"}
+    written = {"config.json", "model.safetensors", "quantization_report.json"}
+    assert {path.name for path in dst.iterdir()} == {*texts, *written}
     assert all((dst / name).read_text() == text for name, text in texts.items())
     assert open_checkpoint(dst).config.eos_token_ids == (3, 4)
 
@@ -201,15 +203,35 @@ def test_failure_half_way_leaves_nothing_behind(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["src"]
 
 
-def test_interruption_leaves_nothing_behind(tmp_path):
+def interrupt(done, total):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", ["rtn", "smoothquant+gptq"])
+def test_interrupted_run_goes_on_and_gives_the_same_files(tmp_path, method):
+    make_random_qwen3(tmp_path / "src", layers=3)
+    ids = torch.randint(0, 512, (4, 40), generator=torch.Generator().manual_seed(1)).tolist()
+    options = QuantizeOptions(method, calibration=tuple(map(tuple, ids)) if method != "rtn" else ())
+    for number in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            quantize_checkpoint(tmp_path / "src", tmp_path / "dst", interrupt, options=options)
+        progress = json.loads((tmp_path / ".dst.partial" / "progress.json").read_text())
+        assert progress["layers_done"] == number + 1
+    quantize_checkpoint(tmp_path / "src", tmp_path / "dst", options=options)
+    assert not (tmp_path / ".dst.partial").exists()
+    quantize_checkpoint(tmp_path / "src", tmp_path / "whole", options=options)
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "dst" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_interrupted_run_of_other_options_is_left_alone(tmp_path):
     make_random_qwen3(tmp_path / "src")
-
-    def interrupt(done, total):
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         quantize_checkpoint(tmp_path / "src", tmp_path / "dst", interrupt)
-    assert [path.name for path in tmp_path.iterdir()] == ["src"]
+    other = QuantizeOptions(scale_search="mse")
+    with pytest.raises(CheckpointError, match="other options; remove it"):
+        quantize_checkpoint(tmp_path / "src", tmp_path / "dst", options=other)
+    assert (tmp_path / ".dst.partial" / "progress.json").exists()
 
 
 def test_damaged_source_config_is_refused(tmp_path):

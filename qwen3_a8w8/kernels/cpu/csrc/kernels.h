@@ -56,6 +56,28 @@ struct LinearArgs {
   int64_t rows;
 };
 
+struct LinearBf16Args {
+  const float* x;
+  const uint16_t* weight;  // bfloat16 [channels, width]
+  const float* residual;   // null for a plain linear; not y
+  float* y;
+  int64_t rows, width, channels;
+};
+
+struct ConcatArgs {
+  const float* const* parts;
+  const int64_t* widths;
+  int64_t num_parts;
+  float* y;
+  int64_t rows, width;
+};
+
+struct SiluMulArgs {
+  const float* gate_up;  // [rows, 2 * width]
+  float* y;
+  int64_t rows, width;
+};
+
 // One layer's part of the paged cache: [blocks, kv_heads, block_size, head_dim] and scales.
 struct CacheView {
   int8_t* k;
@@ -146,6 +168,9 @@ struct KernelTable {
   void (*gather_rows)(const GatherArgs&, Team&);
   void (*lm_head)(const LmHeadArgs&, Team&);
   void (*sample)(const SampleArgs&, Team&);
+  void (*linear_bf16)(const LinearBf16Args&, Team&);
+  void (*concat)(const ConcatArgs&, Team&);
+  void (*silu_mul)(const SiluMulArgs&, Team&);
   // What the machine can do at most; see isa/probe.h.
   int64_t (*multiply_in_registers)(int64_t rounds);
   void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes);

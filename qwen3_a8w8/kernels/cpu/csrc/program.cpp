@@ -19,6 +19,10 @@ Op op_from_name(const std::string& name) {
       {"gather_rows", Op::kGatherRows},
       {"lm_head", Op::kLmHead},
       {"sample", Op::kSample},
+      {"linear_bf16", Op::kLinearBf16},
+      {"linear_bf16_add", Op::kLinearBf16Add},
+      {"concat", Op::kConcat},
+      {"silu_mul", Op::kSiluMul},
   };
   const auto found = ops.find(name);
   if (found == ops.end()) throw std::invalid_argument("no CPU kernel for the op '" + name + "'");
@@ -209,6 +213,33 @@ void Program::Replay::execute(const NodeInfo& node) const {
       break;
     case Op::kSample:
       sample(node);
+      break;
+    case Op::kLinearBf16:
+    case Op::kLinearBf16Add: {
+      const bool is_added = node.op == Op::kLinearBf16Add;
+      if (rows(in[0]) == 0) break;
+      kernels.linear_bf16({at<const float>(in[0]), at<const uint16_t>(in[1]),
+                           is_added ? at<const float>(in[2]) : nullptr, at<float>(out[0]),
+                           rows(in[0]), extent(in[0], 1), extent(in[1], 0)},
+                          team);
+      break;
+    }
+    case Op::kConcat: {
+      std::vector<const float*> parts;
+      std::vector<int64_t> widths;
+      for (const int ref : in) {
+        parts.push_back(at<const float>(ref));
+        widths.push_back(extent(ref, 1));
+      }
+      kernels.concat({parts.data(), widths.data(), static_cast<int64_t>(in.size()),
+                      at<float>(out[0]), rows(in[0]), extent(out[0], 1)},
+                     team);
+      break;
+    }
+    case Op::kSiluMul:
+      kernels.silu_mul({at<const float>(in[0]), at<float>(out[0]), rows(in[0]),
+                        extent(in[0], 1) / 2},
+                       team);
       break;
   }
 }

@@ -27,6 +27,10 @@ enum class Op {
   kGatherRows,
   kLmHead,
   kSample,
+  kLinearBf16,
+  kLinearBf16Add,
+  kConcat,
+  kSiluMul,
 };
 
 struct RefInfo {

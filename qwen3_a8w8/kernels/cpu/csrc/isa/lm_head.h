@@ -126,6 +126,7 @@ inline void head_range(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_st
 }
 
 void lm_head(const qw::LmHeadArgs& a, qw::Team& team) {
+  if (a.rows == 0) return;  // a prefill chunk that isn't its prompt's last wants no logits
   const int64_t x_stride = qw::round_up(a.width, kHeadBlock);
   const size_t bytes = a.rows * x_stride * sizeof(HeadInput);
   auto* x = reinterpret_cast<HeadInput*>(team.shared(bytes));

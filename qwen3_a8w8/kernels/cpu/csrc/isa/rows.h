@@ -114,18 +114,20 @@ void quantize(const qw::QuantizeArgs& a, qw::Team& team) {
   });
 }
 
+inline void silu_mul_row(const float* gate_up, int64_t width, float* h) {
+  for (int64_t i = 0; i < width; i += W) {
+    const int count = at_most_w(width - i);
+    const VF g = load_upto(gate_up + i, count);
+    const VF silu = g / (splat(1.0f) + vexp(-g));
+    store_upto(h + i, silu * load_upto(gate_up + width + i, count), count);
+  }
+}
+
 void silu_mul_quant(const qw::SiluMulQuantArgs& a, qw::Team& team) {
   const auto some_rows = [&](int64_t begin, int64_t end, int thread) {
     float* h = reinterpret_cast<float*>(team.scratch(thread, a.width * sizeof(float)));
     for (int64_t t = begin; t < end; ++t) {
-      const float* gate = a.gate_up + t * 2 * a.width;
-      const float* up = gate + a.width;
-      for (int64_t i = 0; i < a.width; i += W) {
-        const int count = at_most_w(a.width - i);
-        const VF g = load_upto(gate + i, count);
-        const VF silu = g / (splat(1.0f) + vexp(-g));
-        store_upto(h + i, silu * load_upto(up + i, count), count);
-      }
+      silu_mul_row(a.gate_up + t * 2 * a.width, a.width, h);
       const auto produce = [&](int64_t i, int count) { return load_upto(h + i, count); };
       a.scale[t] = quantise_row(a.width, produce, a.q.data + t * a.q.stride, a.q.has_trailer);
     }

@@ -1,0 +1,103 @@
+"""A quantisation under way: a directory that a later run can go on with.
+
+Beside the target lies `.NAME.partial` with the files being written, the hidden
+states of the calibration data and `progress.json`. It belongs to one source and
+one choice of options; another's is never touched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+
+from qwen3_a8w8.checkpoint.model_files import read_json_object
+from qwen3_a8w8.checkpoint.quantize_report import LinearReport
+from qwen3_a8w8.errors import CheckpointError
+
+_PROGRESS = "progress.json"
+
+
+class Progress:
+    """What of a quantisation is done.
+
+    Args:
+        target: the directory that will be made.
+        key: identifies source and options.
+
+    Raises:
+        CheckpointError: a directory for the same target belongs to another source or options.
+
+    Attributes:
+        directory: where the files are written meanwhile.
+        layers_done: layers whose tensors are on disk.
+        reports: of these layers.
+    """
+
+    def __init__(self, target: Path, key: str) -> None:
+        self.directory = target.parent / f".{target.name}.partial"
+        self._key = key
+        self.layers_done = 0
+        self.reports: list[LinearReport] = []
+        path = self.directory / _PROGRESS
+        if not path.is_file():
+            return
+        found = read_json_object(path)
+        if found.get("key") != key:
+            raise CheckpointError(
+                f"{self.directory}: holds an unfinished quantisation of another model, or with "
+                "other options; remove it, or choose another target"
+            )
+        self.layers_done = int(found["layers_done"])
+        self.reports = [LinearReport(**report) for report in found["reports"]]
+
+    def begin(self) -> None:
+        """Makes the directory, empty unless there is something to go on with."""
+        if self.layers_done == 0:
+            self.remove()
+            self.directory.mkdir(parents=True)
+
+    def finish_layer(self, reports: Sequence[LinearReport]) -> None:
+        """Records that one layer more is on disk."""
+        self.layers_done += 1
+        self.reports += reports
+        content = {
+            "key": self._key,
+            "layers_done": self.layers_done,
+            "reports": [asdict(report) for report in self.reports],
+        }
+        path = self.directory / _PROGRESS
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(content), encoding="utf-8")
+        os.replace(new, path)
+
+    def complete(self, target: Path) -> None:
+        """Gives the directory its final name, without what only a resumption needs."""
+        (self.directory / _PROGRESS).unlink(missing_ok=True)
+        for path in self.directory.glob("hidden-*.bin"):
+            path.unlink()
+        os.replace(self.directory, target)
+
+    def remove(self) -> None:
+        """Removes the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def hidden_states(self, layer: int, num_tokens: int, width: int) -> torch.Tensor:
+        """The input of a layer for all calibration tokens, `[num_tokens, width]` float32.
+
+        Mapped from a file, so that it takes no memory and outlives the process; two files take
+        turns, so that the input of the layer under way stays whole.
+        """
+        path = self.directory / f"hidden-{layer % 2}.bin"
+        size = num_tokens * width * 4
+        is_there = path.is_file() and path.stat().st_size == size
+        mode: Literal["r+", "w+"] = "r+" if is_there else "w+"
+        shape = (num_tokens, width)
+        return torch.from_numpy(np.memmap(path, dtype=np.float32, mode=mode, shape=shape))

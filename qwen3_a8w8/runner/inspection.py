@@ -1,0 +1,166 @@
+"""What a checkpoint is and what it will take, from its headers alone: no weight is read.
+
+`inspect_checkpoint` fills an `Inspection`; printing it is the command line's
+business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, float_tensors, linear_shape
+from qwen3_a8w8.config import EngineConfig, ModelConfig
+from qwen3_a8w8.runner.sizing import kv_block_bytes, num_kv_blocks
+
+_BF16, _F32 = 2, 4
+
+
+@dataclass(frozen=True, slots=True)
+class SchemeGroup:
+    """Linears that are stored alike.
+
+    Attributes:
+        scheme: how, in words.
+        is_float: they run in bf16.
+        count: how many.
+        num_bytes: what their weights take in memory.
+        linears: which, e.g. "down_proj: layers 0, 3-5".
+    """
+
+    scheme: str
+    is_float: bool
+    count: int
+    num_bytes: int
+    linears: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """The result.
+
+    Attributes:
+        path: the checkpoint's directory.
+        format: its format.
+        notes: what is read otherwise than it is stored.
+        fingerprint: of the checkpoint.
+        num_parameters: weights of the model, a tied lm_head counted once.
+        file_bytes: size of the weight files.
+        groups: the linears by scheme.
+        weight_bytes: all weights and tables in memory once loaded.
+        free_bytes: memory that was assumed to be free before loading.
+        block_size: tokens per KV block.
+        kv_block_bytes: size of one block.
+        max_model_len: longest sequence.
+        num_kv_blocks: blocks that there will be, the scratch block included.
+        num_kv_tokens: tokens that they hold.
+    """
+
+    path: str
+    format: str
+    notes: tuple[str, ...]
+    fingerprint: str
+    num_parameters: int
+    file_bytes: int
+    groups: tuple[SchemeGroup, ...]
+    weight_bytes: int
+    free_bytes: int
+    block_size: int
+    kv_block_bytes: int
+    max_model_len: int
+    num_kv_blocks: int
+    num_kv_tokens: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def inspect_checkpoint(checkpoint: Checkpoint, engine: EngineConfig, free_bytes: int) -> Inspection:
+    """Looks at an open checkpoint.
+
+    Args:
+        checkpoint: open; only headers and config are used.
+        engine: how it would be run (block size, context, number of blocks).
+        free_bytes: device memory that is free before the weights are loaded.
+
+    Raises:
+        ConfigError: weights and one KV block don't fit into the memory.
+    """
+    model = checkpoint.config
+    groups = _groups(checkpoint)
+    max_model_len = min(
+        engine.max_model_len or model.max_position_embeddings, model.max_position_embeddings
+    )
+    weight_bytes = sum(group.num_bytes for group in groups) + _other_bytes(model, max_model_len)
+    block_bytes = kv_block_bytes(model, engine.block_size)
+    blocks = num_kv_blocks(engine, model, max_model_len, max(0, free_bytes - weight_bytes))
+    return Inspection(
+        path=str(checkpoint.directory),
+        format=checkpoint.format,
+        notes=checkpoint.notes,
+        fingerprint=checkpoint.fingerprint,
+        num_parameters=_num_parameters(model),
+        file_bytes=checkpoint.num_bytes,
+        groups=groups,
+        weight_bytes=weight_bytes,
+        free_bytes=free_bytes,
+        block_size=engine.block_size,
+        kv_block_bytes=block_bytes,
+        max_model_len=max_model_len,
+        num_kv_blocks=blocks,
+        num_kv_tokens=(blocks - 1) * engine.block_size,
+    )
+
+
+def layer_ranges(layers: Iterable[int]) -> str:
+    """Numbers in short, e.g. "0, 3-5"."""
+    spans: list[list[int]] = []
+    for layer in sorted(layers):
+        if spans and spans[-1][1] == layer - 1:
+            spans[-1][1] = layer
+        else:
+            spans.append([layer, layer])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+
+
+def _groups(checkpoint: Checkpoint) -> tuple[SchemeGroup, ...]:
+    members: dict[tuple[str, bool], list[tuple[int, str]]] = {}
+    for key, scheme in checkpoint.schemes.items():
+        members.setdefault((scheme.description, scheme.is_float), []).append(key)
+    groups = []
+    for (description, is_float), keys in members.items():
+        lines = []
+        for name in LINEAR_NAMES:
+            layers = [layer for layer, found in keys if found == name]
+            if layers:
+                lines.append(f"{name}: layers {layer_ranges(layers)}")
+        size = sum(_linear_bytes(checkpoint.config, name, is_float) for _, name in keys)
+        groups.append(SchemeGroup(description, is_float, len(keys), size, tuple(lines)))
+    return tuple(groups)
+
+
+def _linear_bytes(model: ModelConfig, name: str, is_float: bool) -> int:
+    num_out, num_in = linear_shape(model, name)
+    return num_out * num_in * _BF16 if is_float else num_out * (num_in + _F32)
+
+
+def _other_bytes(model: ModelConfig, max_model_len: int) -> int:
+    total = max_model_len * model.head_dim * _F32  # rotary table
+    for shape in float_tensors(model).values():
+        size = 1
+        for extent in shape:
+            size *= extent
+        total += size * (_F32 if len(shape) == 1 else _BF16)
+    return total
+
+
+def _num_parameters(model: ModelConfig) -> int:
+    shapes = [linear_shape(model, name) for name in LINEAR_NAMES]
+    linears = model.num_layers * sum(num_out * num_in for num_out, num_in in shapes)
+    others = 0
+    for shape in float_tensors(model).values():
+        others += shape[0] * (shape[1] if len(shape) > 1 else 1)
+    return linears + others
