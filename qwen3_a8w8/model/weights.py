@@ -54,8 +54,8 @@ def load_constants(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) 
     def add(name: str, tensor: Tensor) -> None:
         constants[name] = pack(refs[name], tensor)
 
-    rope_shape = refs["rope"].shape
-    add("rope", rope_table(int(str(rope_shape[0])), config.head_dim, config.rope_theta))
+    num_positions = int(str(refs["rope"].shape[0]))
+    add("rope", rope_table(num_positions, config.head_dim, config.rope_theta, config.yarn))
     embedding = checkpoint.tensor(names.EMBED_TOKENS)
     add("embed_tokens", embedding)
     is_tied = config.tie_word_embeddings
