@@ -44,7 +44,12 @@ def chain(token_ids, parent=0) -> list[int]:
 
 
 def next_token(state: int, position: int, seed: int, vocab_size: int) -> int:
-    """The token a fake model samples at `position` after tokens whose chain value is `state`."""
+    """The token a fake model samples at `position` after tokens whose chain value is `state`.
+
+    Every fourth seed gives text that repeats itself, so that drafts come true.
+    """
+    if seed % 4 == 3:
+        return 2 + position % 6
     return hash((state, position, seed)) % vocab_size
 
 

@@ -24,15 +24,13 @@ from qwen3_a8w8.engine.admission import check_request
 from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
-from qwen3_a8w8.engine.rate import RateMeter
+from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import CapacityError, ConfigError, EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
-
-_RETRY_AFTER_S = (1.0, 60.0)
 
 
 def _draw_seed() -> int:
@@ -81,8 +79,7 @@ class EngineCore:
         )
         self._scheduler = Scheduler(capabilities, self._pool, config)
         self._clock = clock
-        self._ends = RateMeter()
-        self._started_tokens = RateMeter()
+        self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
         self._deadlines: list[tuple[float, int]] = []  # heap of (clock, sequence)
         self._was_idle = True
         self._live: dict[int, Sequence] = {}
@@ -128,14 +125,13 @@ class EngineCore:
 
     def room(self) -> int:
         """Sequences that can be added now, as far as their number goes."""
-        limit = self._config.max_running_requests + self._config.max_queued_requests
-        return limit - len(self._live)
+        return self._queue_limit.room
 
     def has_room(self, request: EngineRequest) -> bool:
         """Whether `add` would take the request now without a CapacityError."""
         num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
         num_new = request.sampling.n
-        return num_new <= self.room() and self._num_excess_tokens(num_new * num_tokens) <= 0
+        return self._queue_limit.has_room(num_new, num_new * num_tokens)
 
     def check(self, request: EngineRequest) -> None:
         """Raises what `add` would raise because of the request itself; adds nothing.
@@ -222,10 +218,8 @@ class EngineCore:
                 )
             return None
         self._next_step_id += 1
-        now_s = self._clock()
         for start in step.plan.start:
-            num_tokens = len(start.prompt_token_ids) + len(start.output_token_ids)
-            self._started_tokens.add(now_s, num_tokens)
+            self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
         self._in_flight.append(replace(step, follows_idle=self._was_idle))
         self._was_idle = False
         self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
@@ -335,7 +329,7 @@ class EngineCore:
         self._scheduler.finish(seq)
         del self._live[seq.seq_id]
         self._num_finished[finish_reason] += 1
-        self._ends.add(self._clock())
+        self._queue_limit.count_end()
         return TokenEvent(
             seq_id=seq.seq_id,
             finish_reason=finish_reason,
@@ -353,7 +347,7 @@ class EngineCore:
                 events[seq_id] = replace(news, finish_reason=end.finish_reason)
 
     def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:
-        self._check_room(sequences)
+        self._queue_limit.check(sequences)
         now_s = self._clock()
         num_each = len(sequences) // len(requests)
         for i, seq in enumerate(sequences):
@@ -367,45 +361,6 @@ class EngineCore:
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(f"the engine is dead: {self._error}")
-
-    def _check_room(self, sequences: list[Sequence]) -> None:
-        config = self._config
-        num_excess = len(sequences) - self.room()
-        if num_excess > 0:
-            raise CapacityError(
-                f"{len(self._live)} sequences are running or waiting and {len(sequences)} more are "
-                f"asked for, but {len(self._live) + self.room()} is the limit "
-                f"(max_running_requests {config.max_running_requests} + max_queued_requests "
-                f"{config.max_queued_requests}); try again later or raise the limits",
-                retry_after_s=self._retry_after_s(self._ends, num_excess),
-            )
-        num_tokens = sum(len(seq.token_ids) for seq in sequences)
-        num_excess = self._num_excess_tokens(num_tokens)
-        if num_excess > 0:
-            raise CapacityError(
-                f"{self._scheduler.num_waiting_tokens} tokens are waiting and {num_tokens} more "
-                f"are asked for, but max_queued_tokens is {config.max_queued_tokens}; try again "
-                "later or raise it",
-                retry_after_s=self._retry_after_s(self._started_tokens, num_excess),
-            )
-
-    def _num_excess_tokens(self, num_tokens: int) -> int:
-        """By how many tokens the queue would be too long with so many more; <= 0: by none."""
-        if not self._scheduler.waiting:
-            return 0  # alone it is taken, however long: it couldn't come in at any other time
-        return self._scheduler.num_waiting_tokens + num_tokens - self._config.max_queued_tokens
-
-    def _retry_after_s(self, meter: RateMeter, num_excess: int) -> float:
-        """When what is too much now should be gone, at the rate at which things went lately."""
-        seconds = meter.seconds_for(num_excess, self._clock())
-        if seconds is None:
-            # Nothing is measured yet: the shortest of the running sequences, step by step.
-            running = self._scheduler.running
-            num_left = min((seq.max_tokens - seq.num_output_tokens for seq in running), default=0)
-            largest = self._capabilities.decode_batch_sizes[-1]
-            seconds = num_left * self._capabilities.decode_step_s[largest]
-        low, high = _RETRY_AFTER_S
-        return min(max(seconds, low), high)
 
 
 def _samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:

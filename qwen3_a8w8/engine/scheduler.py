@@ -73,6 +73,7 @@ class Scheduler:
         self._open_chunks: list[ScheduledChunk] = []  # through the first layers, not yet the last
         self._next_layer = 0
         self._num_steps_owed = 0
+        self._drafting: Sequence | None = None  # its drafts are being checked
         self._to_release: list[int] = []
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
@@ -143,7 +144,10 @@ class Scheduler:
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
-            num_kept = num_sampled[seq.seq_id] - 1 if work.num_drafts else 0
+            num_kept = 0
+            if work.num_drafts:
+                num_kept = num_sampled[seq.seq_id] - 1
+                self._drafting = None
             self.counters.num_drafts_kept += num_kept
             is_own = seq.num_preemptions == work.num_preemptions
             if seq.state is SequenceState.FINISHED or not is_own:
@@ -163,20 +167,25 @@ class Scheduler:
         """
         if self._max_drafts == 0:
             return False
+        drafting = self._drafting
+        if drafting is not None and drafting.state is SequenceState.RUNNING:
+            return True  # how far it comes isn't known yet
         ready = [seq for seq in self.running if seq.can_decode]
         return len(ready) == 1 and ready[0].gang is None and ready[0].num_in_flight > 0
 
     def _propose_drafts(self, choice: DecodeChoice) -> tuple[int, ...]:
         """Drafts for a sequence that decodes alone, and blocks for them if there are any free."""
         seq = choice.rows[0]
-        if self._max_drafts == 0 or choice.num_ready > 1 or choice.batch_size > 1:
+        if choice.num_ready > 1 or choice.batch_size > 1 or seq.num_in_flight > 0:
             return ()
         drafts = seq.propose_drafts(self._max_drafts)
         num_missing = self._pool.blocks_for(seq.num_total_tokens + len(drafts)) - len(seq.block_ids)
         if num_missing > 0:
             seq.block_ids += self._pool.allocate(min(num_missing, self._pool.num_free))
         room = len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens
-        return drafts[:room]
+        drafts = drafts[:room]
+        self._drafting = seq if drafts else None
+        return drafts
 
     def _reserve_for_decode(self, draft: StepDraft) -> list[Sequence]:
         """Gives decoding sequences blocks for their next token; returns those that have one."""
