@@ -336,7 +336,8 @@ def _feed(processor: OutputProcessor, sampling: SamplingParams, event: TokenEven
     return processor.feed(
         event.token_ids,
         event.logprobs if sampling.logprobs is not None else None,
-        reason if reason == "stop" or reason == "length" else None,
+        # Like clients of the API, the text side knows two ways to end: a deadline is a limit.
+        "length" if reason == "timeout" else reason if reason in ("stop", "length") else None,
     )
 
 

@@ -39,9 +39,7 @@ def make_requests():
         requests.append(
             EngineRequest(
                 tuple(prompt),
-                SamplingParams(
-                    seed=i, max_tokens=rng.choice([9, 20, 50]), logprobs=3, **sampling
-                ),
+                SamplingParams(seed=i, max_tokens=rng.choice([9, 20, 50]), logprobs=3, **sampling),
                 priority=rng.randint(0, 2),
                 cache_salt=rng.choice([None, "other"]),
             )
