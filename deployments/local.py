@@ -5,6 +5,7 @@ For `qwen3-a8w8 serve`, the demo and the tests; a cluster uses `serve deploy` wi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import math
@@ -12,7 +13,6 @@ import os
 import re
 import signal
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,12 +31,17 @@ OBJECT_STORE_BYTES = 96 * 2**20
 """Nothing is stored there: messages are small enough to travel with the calls."""
 
 
+def announce(url: str) -> None:
+    """Says on standard output that requests are taken."""
+    print(f"Serving at {url}/v1 (OpenAI-compatible); Ctrl-C ends it.", flush=True)
+
+
 def serve_local(
     settings: AppSettings,
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
-    on_ready: Callable[[str], None] = print,
+    on_ready: Callable[[str], None] = announce,
     has_logs: bool = False,
 ) -> None:
     """Serves until SIGINT or SIGTERM, then shuts everything down.
@@ -53,17 +58,18 @@ def serve_local(
         CheckpointError: the model can't be found or read.
         Qwen3A8W8Error: whatever else kept an engine from starting.
     """
-    stop = threading.Event()
-    signals = (signal.SIGINT, signal.SIGTERM)
     with local_application(settings, host, port, has_logs=has_logs) as url:
         # Only now: while it starts, Ctrl-C raises KeyboardInterrupt and the context ends.
-        former = {number: signal.signal(number, lambda *_: stop.set()) for number in signals}
-        try:
-            on_ready(url)
-            stop.wait()
-        finally:
-            for number, handler in former.items():
-                signal.signal(number, handler)
+        asyncio.run(_until_signal(lambda: on_ready(url)))
+
+
+async def _until_signal(on_ready: Callable[[], None]) -> None:
+    # The loop is woken whichever of Ray's many threads the signal comes to.
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    on_ready()
+    await stop.wait()
 
 
 @contextlib.contextmanager
@@ -91,7 +97,10 @@ def local_application(
             _run(settings)
             yield f"http://{host}:{port}"
         finally:
-            serve.shutdown()  # type: ignore[no-untyped-call]
+            # The controller goes with this Ray; serve.shutdown() before would only make it
+            # complain of its own end.
+            if serve.status().applications:
+                serve.delete(APPLICATION_NAME)
             ray.shutdown()
 
 
@@ -154,15 +163,17 @@ def _run(settings: AppSettings) -> None:
             logging_config=_logging(),
         )
     except RuntimeError as error:
-        raise _startup_error(str(error)) from None
+        application = serve.status().applications[APPLICATION_NAME]
+        reports = [deployment.message for deployment in application.deployments.values()]
+        raise _startup_error("\n".join([*reports, str(error)])) from None
 
 
 def _startup_error(report: str) -> Qwen3A8W8Error:
-    """The error that an engine's process ended with, out of Serve's report."""
+    """The error that a process ended with, out of Serve's reports: tracebacks as text."""
     found = re.findall(rf"{errors.__name__}\.(\w+): (.+)", report)
     if not found:
         return EngineDeadError(f"the application couldn't be started: {report}")
-    name, message = found[-1]
+    name, message = found[0]
     kind = getattr(errors, name, EngineDeadError)
     result: Qwen3A8W8Error = kind(message)
     return result

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.version import __version__
 
 if TYPE_CHECKING:
     from qwen3_a8w8.llm import LLM
 
-__version__ = "0.1.0"
 __all__ = ["LLM", "SamplingParams", "__version__"]
 
 

@@ -6,8 +6,9 @@ module only joins them with the text side.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -21,8 +22,11 @@ from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatch
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.no_tokenizer import NoTokenizer, has_no_tokenizer
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta, OutputProcessor
 from qwen3_a8w8.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 Prompt = str | Sequence[int]
 Message = Mapping[str, Any]
@@ -108,10 +112,15 @@ class LLM:
                 settings[name] = tuple(settings[name])
         config = EngineConfig(**settings)
         directory = resolve_model(model)
-        self.tokenizer = Tokenizer.from_directory(directory)
-        self.chat_template = ChatTemplate.from_directory(
-            directory, special_tokens=self.tokenizer.special_tokens
-        )
+        self.tokenizer: Tokenizer = NoTokenizer()
+        self.chat_template: ChatTemplate | None = None
+        if has_no_tokenizer(directory):
+            logger.warning("%s has no tokenizer: prompts must be token ids", directory)
+        else:
+            self.tokenizer = Tokenizer.from_directory(directory)
+            self.chat_template = ChatTemplate.from_directory(
+                directory, special_tokens=self.tokenizer.special_tokens
+            )
         self._defaults = GenerationDefaults.from_directory(directory)
         runner = ModelRunner.load(str(directory), config)
         self.capabilities: RunnerCapabilities = runner.capabilities
@@ -140,12 +149,19 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> list[GenerationOutput]:
         """Completes prompts; more than 16 queue.
 
         Args:
             prompts: one or more, each a text or a list of token ids.
             sampling_params: one for all, one per prompt, or None for the checkpoint's own.
+            priority: lower values go first, beside what is streamed at the same time.
+            timeout_s: seconds after which an answer ends as it is, with finish_reason "length".
+            cache_salt: the prefix cache is shared only between calls with the same salt.
 
         Returns:
             One output per prompt, in their order.
@@ -154,7 +170,10 @@ class LLM:
             InvalidRequestError: a prompt or its parameters can't be served; none has run.
             EngineDeadError: the runner has failed.
         """
-        requests = self._requests(prompts, sampling_params)
+        requests = [
+            replace(request, priority=priority, timeout_s=timeout_s, cache_salt=cache_salt)
+            for request in self._requests(prompts, sampling_params)
+        ]
         collected = _Outputs(self, requests)
         self._engine.generate(requests, collected.take)
         return collected.outputs()

@@ -19,12 +19,11 @@ with warnings.catch_warnings():
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT
     from deployments.local import local_application
 
-from tests.fake_deployment import FAKE_RUNNER, text_capabilities
-from tests.text_fixtures import write_tokenizer_files
-
 from deployments.settings import AppSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.text.tokenizer import Tokenizer
+from tests.fake_deployment import FAKE_RUNNER, text_capabilities
+from tests.text_fixtures import write_tokenizer_files
 
 NUM_REPLICAS = 2
 DEADLINE_S = 60.0

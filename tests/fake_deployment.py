@@ -4,8 +4,6 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
-
 from deployments.generation import split_request
 from deployments.resume import resumed_stream
 from deployments.router import Router, collect
@@ -18,6 +16,7 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.tokenizer import Tokenizer
+from tests.fakes import FakeRunner, expected_outputs, make_capabilities
 
 STEP_S = 0.01
 FAKE_RUNNER = "tests.fake_deployment:load_fake_runner"
@@ -103,4 +102,3 @@ class FakeEngine:
     async def close(self) -> None:
         if self.router is not None:
             await self.router.close()
-

@@ -20,8 +20,10 @@ from qwen3_a8w8.engine.plan import (
 )
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.kernels.backend import Backend
+from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.signature import FLOAT32
 from qwen3_a8w8.runner.model_runner import ModelRunner
+from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import pack_prefill
 from qwen3_a8w8.runner.sequences import RunnerSequence
 
@@ -49,6 +51,21 @@ def all_logits(runner: ModelRunner, token_ids: list[int]) -> torch.Tensor:
     logits = runner.worker.alloc((count, runner.model.vocab_size), FLOAT32)
     runner.dispatch(runner.prefill_id, "prefill", arrays, logits=logits, **runner.cache)
     return logits.to_continuous_tensor().clone()
+
+
+def load_through_cache(path: Path, directory: Path, token_ids: list[int], barrier, results) -> None:
+    """In a process of its own: waits for the others, loads, sends the logits' bytes.
+
+    Here, because a child imports the module that its function is in.
+    """
+    torch.set_num_threads(1)
+    config = EngineConfig(block_size=16, num_kv_blocks=16, max_model_len=256)
+    barrier.wait()
+    with open_checkpoint(path) as checkpoint:
+        cache = PackedCache(directory, min_bytes=0)
+        runner = ModelRunner(checkpoint, config, CpuBackend(num_threads=2), cache)
+    results.put(all_logits(runner, token_ids).numpy().tobytes())
+    runner.close()
 
 
 class Sequences:

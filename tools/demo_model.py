@@ -1,7 +1,7 @@
 """The demo model's shape, and A8W8 imitated in floating point.
 
-The model is ``Qwen3ForCausalLM`` of transformers. The last phase of training and
-the scoring see the rounding of int8 weights (symmetric, one scale per output
+The model is ``Qwen3ForCausalLM`` of transformers. The imitation is for scoring
+without this project's engine: int8 weights (symmetric, one scale per output
 channel), int8 activations (one scale per token) and an int8 KV cache (one scale
 per token and head, after RoPE).
 """
@@ -45,14 +45,9 @@ def demo_config(vocab_size: int, eos_token_id: int, pad_token_id: int) -> Qwen3C
 
 
 def fake_quantise(x: Tensor) -> Tensor:
-    """``x`` rounded to int8 with one scale per row of the last dimension.
-
-    The gradient passes straight through.
-    """
-    x_f32 = x.float()
-    scale = x_f32.detach().abs().amax(dim=-1, keepdim=True).clamp(min=1e-8) / 127
-    rounded = (x_f32 / scale).round().clamp(-127, 127) * scale
-    return (x_f32 + (rounded - x_f32).detach()).to(x.dtype)
+    """``x`` rounded to int8 with one scale per row of the last dimension."""
+    scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-8) / 127
+    return (x / scale).round().clamp(-127, 127) * scale
 
 
 class _A8W8Linear(nn.Linear):
@@ -122,15 +117,12 @@ def _causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def _layer(
-    x: Tensor, cos: Tensor, sin: Tensor, weights: dict[str, Tensor], eps: float, is_a8w8: bool
+    x: Tensor, cos: Tensor, sin: Tensor, weights: dict[str, Tensor], eps: float
 ) -> Tensor:
     """One decoder layer, ``[B, T, hidden]`` bfloat16 to the same."""
 
     def linear(x: Tensor, name: str) -> Tensor:
-        weight = weights[f"{name}.weight"]
-        if is_a8w8:
-            x, weight = fake_quantise(x), fake_quantise(weight)
-        return functional.linear(x, weight.to(x.dtype))
+        return functional.linear(x, weights[f"{name}.weight"].to(x.dtype))
 
     def heads(x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, weights["self_attn.q_norm.weight"].numel())).transpose(1, 2)
@@ -142,8 +134,6 @@ def _layer(
     q = _rotate(norm(heads(linear(normed, "self_attn.q_proj")), "self_attn.q_norm"), cos, sin)
     k = _rotate(norm(heads(linear(normed, "self_attn.k_proj")), "self_attn.k_norm"), cos, sin)
     v = heads(linear(normed, "self_attn.v_proj"))
-    if is_a8w8:
-        k, v = fake_quantise(k), fake_quantise(v)
     mixed = _causal_attention(q, k, v).transpose(1, 2)  # [B, T, H, D]
     x = x + linear(mixed.flatten(2), "self_attn.o_proj")
     normed = norm(x, "post_attention_layernorm")
@@ -155,7 +145,7 @@ def _layer(
 _compiled_layer = torch.compile(_layer, dynamic=False)
 
 
-def hidden_states(model: Qwen3ForCausalLM, token_ids: Tensor, is_a8w8: bool) -> Tensor:
+def hidden_states(model: Qwen3ForCausalLM, token_ids: Tensor) -> Tensor:
     """Final hidden states of rows that start at position 0 and are padded at the end.
 
     The same function as transformers' forward in bfloat16, written out so that
@@ -164,7 +154,6 @@ def hidden_states(model: Qwen3ForCausalLM, token_ids: Tensor, is_a8w8: bool) -> 
     Args:
         model: From transformers, weights in float32.
         token_ids: ``[B, T]`` int64.
-        is_a8w8: Imitate A8W8 and the int8 KV cache.
 
     Returns:
         ``[B, T, hidden]`` bfloat16, after the last norm.
@@ -178,5 +167,5 @@ def hidden_states(model: Qwen3ForCausalLM, token_ids: Tensor, is_a8w8: bool) -> 
     x = functional.embedding(token_ids, model.model.embed_tokens.weight).bfloat16()
     for layer in model.model.layers:
         weights = dict(layer.named_parameters())
-        x = _compiled_layer(x, cos, sin, weights, config.rms_norm_eps, is_a8w8)
+        x = _compiled_layer(x, cos, sin, weights, config.rms_norm_eps)
     return _rms_norm(x, model.model.norm.weight, config.rms_norm_eps)

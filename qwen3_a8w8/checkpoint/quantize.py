@@ -7,9 +7,7 @@ Memory holds one linear at a time, whatever the size of the model.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +27,7 @@ from qwen3_a8w8.checkpoint.names import (
     linear_shape,
     norm_tensor,
 )
+from qwen3_a8w8.checkpoint.new_directory import new_directory
 from qwen3_a8w8.checkpoint.reader import check_finite
 from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter, TensorSpec
 from qwen3_a8w8.errors import CheckpointError
@@ -94,32 +93,16 @@ def quantize_checkpoint(
             f"{src / 'config.json'}: the model is quantised already ({model.quantization!r:.200}), "
             "expected one with bf16, fp16 or fp32 weights"
         )
-    if dst.exists() and (not dst.is_dir() or any(dst.iterdir())):
-        raise CheckpointError(
-            f"{dst}: exists and isn't an empty directory; choose another target or remove it"
-        )
     reader = HfFloatReader(model)
-    # A sibling, so that the final rename stays on one file system.
-    partial = dst.parent / f".{dst.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         specs = _plan(model, reader)
         num_bytes = sum(spec.num_bytes for spec in specs)
-        dst.parent.mkdir(parents=True, exist_ok=True)
-        free = shutil.disk_usage(dst.parent).free
-        if free < num_bytes:
-            raise CheckpointError(
-                f"{dst}: the quantised checkpoint takes {num_bytes} bytes, {free} are free there"
-            )
-        partial.mkdir()
-        with SafetensorsWriter(partial, specs, max_shard_bytes=max_shard_bytes) as writer:
-            _write_tensors(model, reader, writer, on_progress)
-        _write_other_files(model, partial)
-        os.replace(partial, dst)
-    except OSError as error:
-        raise CheckpointError(f"{dst}: can't be written: {error}") from error
+        with new_directory(dst, num_bytes) as partial:
+            with SafetensorsWriter(partial, specs, max_shard_bytes=max_shard_bytes) as writer:
+                _write_tensors(model, reader, writer, on_progress)
+            _write_other_files(model, partial)
     finally:
         reader.files.close()
-        shutil.rmtree(partial, ignore_errors=True)
     return QuantizeSummary(
         path=dst,
         num_linears=model.config.num_layers * len(LINEAR_NAMES),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -95,17 +95,38 @@ class SafetensorsWriter:
             ValueError: the tensor isn't the one that was declared, or came before.
             OSError: it can't be written.
         """
+        self.write_rows(name, [tensor])
+
+    def write_rows(self, name: str, pieces: Iterable[torch.Tensor]) -> None:
+        """Writes one tensor that comes in pieces, so that it needn't be whole in memory.
+
+        Args:
+            name: as for `write`.
+            pieces: slices along the first axis, in order.
+
+        Raises:
+            ValueError: together they aren't the tensor that was declared, or it came before.
+            OSError: it can't be written.
+        """
         spec = self._specs.get(name)
         if spec is None or name not in self._pending:
             raise ValueError(f"tensor {name} wasn't declared, or was written before")
-        if tensor.dtype != spec.dtype or tuple(tensor.shape) != spec.shape:
-            raise ValueError(
-                f"tensor {name}: declared {spec.dtype} {spec.shape}, "
-                f"found {tensor.dtype} {tuple(tensor.shape)}"
-            )
         file, position = self._places[name]
         file.seek(position)
-        file.write(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        num_rows = 0
+        for piece in pieces:
+            num_rows += piece.shape[0]
+            found = (num_rows, *piece.shape[1:])
+            if piece.dtype != spec.dtype or found[1:] != spec.shape[1:] or num_rows > spec.shape[0]:
+                raise ValueError(
+                    f"tensor {name}: declared {spec.dtype} {spec.shape}, "
+                    f"found {piece.dtype} {found}"
+                )
+            file.write(piece.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        if num_rows != spec.shape[0]:
+            raise ValueError(
+                f"tensor {name}: declared {spec.dtype} {spec.shape}, found {num_rows} rows"
+            )
         self._pending.remove(name)
 
     def close(self) -> None:

@@ -9,11 +9,13 @@ import typer
 from rich.console import Console
 
 from qwen3_a8w8 import __version__
+from qwen3_a8w8.cli import bench
 from qwen3_a8w8.cli.chat import chat
 from qwen3_a8w8.cli.doctor import doctor
 from qwen3_a8w8.cli.generate import generate
 from qwen3_a8w8.cli.quantize import quantize
 from qwen3_a8w8.cli.serve import serve
+from qwen3_a8w8.cli.synth import synth
 from qwen3_a8w8.errors import Qwen3A8W8Error
 
 app = typer.Typer(
@@ -22,8 +24,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (serve, generate, chat, quantize, doctor):
+for command in (serve, generate, chat, quantize, synth, doctor):
     app.command()(command)
+app.add_typer(bench.app, name="bench")
 
 
 def _print_version(is_asked: bool) -> None:

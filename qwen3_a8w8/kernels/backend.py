@@ -9,7 +9,7 @@ exist yet when it runs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.program import Program, Ref, record
@@ -72,6 +72,48 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Stops threads and frees what the backend holds; may be called again."""
+        ...
+
+
+class Packed(Protocol):
+    """A packed constant in host memory; torch tensors are some."""
+
+    @property
+    def nbytes(self) -> int:
+        """Size in bytes."""
+        ...
+
+    def data_ptr(self) -> int:
+        """Address of its first byte; the bytes lie without gaps."""
+        ...
+
+
+@runtime_checkable
+class MappableBackend(Backend, Protocol):
+    """A backend whose packed constants are plain host memory, which a file can hold.
+
+    Attributes:
+        packed_layout: names how `pack` lays constants out; changes whenever that does.
+    """
+
+    packed_layout: str
+
+    def from_memory(self, ref: Ref, address: int, nbytes: int, owner: object) -> Packed:
+        """The constant whose packed bytes, as `pack` made them, lie at an address.
+
+        Args:
+            ref: the constant's declaration.
+            address: of the first byte, 64-byte aligned; never written to.
+            nbytes: how many there are.
+            owner: keeps the memory; the result refers to it.
+
+        Returns:
+            Whatever `Executable.bind` of this backend takes.
+        """
+        ...
+
+    def checksum(self, address: int, nbytes: int) -> int:
+        """A 64-bit checksum of host memory, alike on every machine of one byte order."""
         ...
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from qwen3_a8w8.checkpoint import names
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.kernels.program import Ref
 from qwen3_a8w8.model.rope import rope_table
 
@@ -31,11 +32,30 @@ _NORMS = {
     "k_norm": "self_attn.k_norm",
 }
 
+TABLE_NAMES = ("rope",)
+"""Constants that follow from the config and the longest sequence alone."""
+
 Pack = Callable[[Ref, Tensor], Any]
 
 
-def load_constants(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) -> dict[str, Any]:
-    """Reads and packs every constant.
+def make_tables(config: ModelConfig, refs: Mapping[str, Ref], pack: Pack) -> dict[str, Any]:
+    """Computes and packs the constants that aren't in a checkpoint: `TABLE_NAMES`.
+
+    Args:
+        config: the architecture.
+        refs: the constants that the compiled callables declare, by name.
+        pack: the backend's `pack`.
+
+    Returns:
+        Packed constants by name.
+    """
+    num_positions = int(str(refs["rope"].shape[0]))
+    table = rope_table(num_positions, config.head_dim, config.rope_theta, config.yarn)
+    return {"rope": pack(refs["rope"], table)}
+
+
+def load_weights(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) -> dict[str, Any]:
+    """Reads and packs every constant that comes from a checkpoint, one after the other.
 
     Args:
         checkpoint: an open checkpoint.
@@ -54,8 +74,6 @@ def load_constants(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) 
     def add(name: str, tensor: Tensor) -> None:
         constants[name] = pack(refs[name], tensor)
 
-    num_positions = int(str(refs["rope"].shape[0]))
-    add("rope", rope_table(num_positions, config.head_dim, config.rope_theta, config.yarn))
     embedding = checkpoint.tensor(names.EMBED_TOKENS)
     add("embed_tokens", embedding)
     is_tied = config.tie_word_embeddings

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,10 @@ from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
-from qwen3_a8w8.model.weights import load_constants
+from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
 from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
+from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
 from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
 from qwen3_a8w8.runner.sizing import (
@@ -59,13 +61,20 @@ class ModelRunner:
         checkpoint: open checkpoint; read during construction, not needed afterwards.
         config: how to run it.
         backend: kernels; owned by the runner from now on.
+        packed_cache: where packed weights are kept between runs; None: nowhere.
 
     Raises:
-        ConfigError: max_model_len or the KV cache doesn't fit.
+        ConfigError: max_model_len or the KV cache doesn't fit, or the packed cache can't be used.
         CheckpointError: a tensor can't be read.
     """
 
-    def __init__(self, checkpoint: Checkpoint, config: EngineConfig, backend: Backend) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        backend: Backend,
+        packed_cache: PackedCache | None = None,
+    ) -> None:
         self.model = checkpoint.config
         self.config = config
         self.max_model_len = max_model_len(self.model, config)
@@ -76,6 +85,7 @@ class ModelRunner:
         self._max_draft_tokens = TOKENS_PER_ROW - 1 if PROMPT_LOOKUP in config.enable else 0
         self._clock = DeviceClock()
         self._compiler = Compiler(backend)
+        self._packed_cache = packed_cache
         self._sequences: dict[int, RunnerSequence] = {}
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
         try:
@@ -86,12 +96,15 @@ class ModelRunner:
             raise
 
     @classmethod
-    def load(cls, model: str, config: EngineConfig) -> ModelRunner:
+    def load(
+        cls, model: str, config: EngineConfig, packed_cache_dir: str | Path | None = AUTO
+    ) -> ModelRunner:
         """Resolves and opens a model and makes its runner.
 
         Args:
             model: directory, "demo" or hub id.
             config: how to run it.
+            packed_cache_dir: where packed weights are kept, see `PackedCache.from_setting`.
 
         Raises:
             CheckpointError: the model can't be found or read.
@@ -100,7 +113,7 @@ class ModelRunner:
         """
         with open_checkpoint(resolve_model(model)) as checkpoint:
             backend = select_backend(config.device, config.num_threads)
-            return cls(checkpoint, config, backend)
+            return cls(checkpoint, config, backend, PackedCache.from_setting(packed_cache_dir))
 
     @property
     def capabilities(self) -> RunnerCapabilities:
@@ -194,7 +207,10 @@ class ModelRunner:
             self.layered = LayeredPrefill(self._compiler, dims, options, groups)
             compiled += self.layered.callables
         refs = {name: ref for fn in compiled for name, ref in fn.constants.items()}
-        constants = load_constants(checkpoint, refs, backend.pack)
+        weight_refs = {name: ref for name, ref in refs.items() if name not in TABLE_NAMES}
+        weights = load_packed(checkpoint, weight_refs, backend, self._packed_cache)
+        self._mapped_bytes = weights.mapped_bytes
+        constants = weights.constants | make_tables(self.model, refs, backend.pack)
         for fn in compiled:
             fn.bind(constants)
         self.prefill_id, self.decode_id, self.sample_id = map(self.worker.register, registered)
@@ -215,9 +231,9 @@ class ModelRunner:
         self._alloc_cache(1)
         prefill_token_s, decode_step_s = warm_up(self)
         self._clock.end_step()
-        blocks = num_kv_blocks(
-            self.config, self.model, self.max_model_len, free_host_memory_bytes()
-        )
+        # The kernel calls mapped weights free, as it could read them again from the file.
+        free_bytes = max(0, free_host_memory_bytes() - self._mapped_bytes)
+        blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
         check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
         self._capabilities = RunnerCapabilities(

@@ -5,10 +5,10 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from tests.cluster import wait_until
+from tests.fake_deployment import expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 

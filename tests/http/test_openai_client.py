@@ -3,14 +3,14 @@
 import httpx
 import openai
 import pytest
-from tests.fake_deployment import FakeEngine, expected_tokens, text_capabilities
-from tests.text_fixtures import write_tokenizer_files
 
 from deployments.api import build_api
 from deployments.service import ModelService
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.text.tokenizer import Tokenizer
+from tests.fake_deployment import FakeEngine, expected_tokens, text_capabilities
+from tests.text_fixtures import write_tokenizer_files
 
 MAX_BODY_BYTES = 20_000
 SEED = 7
@@ -105,9 +105,7 @@ async def test_prompt_array_with_n_gives_independent_choices_in_order(client, en
     expected = [
         text
         for prompt in ("the fox", "the dog")
-        for text in expected_texts(
-            engine, tokenizer, prompt, max_tokens=6, n=2, ignore_eos=True
-        )
+        for text in expected_texts(engine, tokenizer, prompt, max_tokens=6, n=2, ignore_eos=True)
     ]
     assert [choice.text for choice in answer.choices] == expected
     assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
@@ -260,9 +258,7 @@ async def test_unknown_route_or_method_gives_an_openai_error(http, method, path,
 
 async def test_more_prompts_than_the_queue_holds_give_503_with_retry_after(http):
     # 16 may run and 4 wait; one more is one too many, and none of them goes on.
-    answer = await http.post(
-        "/v1/completions", json={"prompt": ["the fox"] * 21, "max_tokens": 50}
-    )
+    answer = await http.post("/v1/completions", json={"prompt": ["the fox"] * 21, "max_tokens": 50})
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "server_overloaded"
     assert int(answer.headers["retry-after"]) >= 1

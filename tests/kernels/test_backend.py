@@ -25,7 +25,7 @@ def test_backend_default_is_the_first_runnable_path():
 
 
 def test_backend_unknown_path_is_refused_with_the_ones_there_are():
-    with pytest.raises(KernelUnavailableError, match="'amx'.*portable"):
+    with pytest.raises(KernelUnavailableError, match=r"'amx'.*portable"):
         CpuBackend(isa="amx")
 
 

@@ -79,9 +79,7 @@ def test_linear_after_quantize_equals_reference_bit_for_bit(backend, width):
 
     def fn(ops, refs):
         hidden = ops.linear(*ops.quantize(refs["x"]), ops.linear_weight("a", width, width))
-        hidden = ops.linear_add(
-            *ops.quantize(hidden), ops.linear_weight("a", width, width), hidden
-        )
+        hidden = ops.linear_add(*ops.quantize(hidden), ops.linear_weight("a", width, width), hidden)
         return (ops.linear(*ops.quantize(hidden), ops.linear_weight("b", 40, width)),)
 
     for num_rows in (1, 19):

@@ -88,8 +88,7 @@ def test_quantize_ties_go_to_even(backend):
 def test_silu_mul_quant_matches_reference(backend, width):
     gate_up = _randn(5, 2 * width) * 4
     got, want = (
-        _quantised(b, lambda ops, x: ops.silu_mul_quant(x), gate_up)
-        for b in (backend, reference())
+        _quantised(b, lambda ops, x: ops.silu_mul_quant(x), gate_up) for b in (backend, reference())
     )
     _assert_quantised_close(got, want)
 

@@ -57,9 +57,7 @@ def _sample(backend, logits, num_active=None, biases=None, history=None, **setti
         ops.sample(refs["logits"], controls, *(refs[name] for name in outs))
         return ()
 
-    run_ops(
-        backend, fn, {**per_row, **outs}, others, updated=tuple(outs), num_active=num_active
-    )
+    run_ops(backend, fn, {**per_row, **outs}, others, updated=tuple(outs), num_active=num_active)
     return outs
 
 

@@ -5,11 +5,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
+from tests.cluster import wait_until
+from tests.fake_deployment import expected_tokens
 
 pytestmark = pytest.mark.serve
 
@@ -103,8 +103,10 @@ def test_disconnect_mid_stream_frees_every_block(http, application):
         assert response.status_code == 200
         next(response.iter_text())
     wait_until(
-        lambda: sum(r.stats.num_finished.get("abort", 0) for r in application.reports())
-        == num_aborted + 2,
+        lambda: (
+            sum(r.stats.num_finished.get("abort", 0) for r in application.reports())
+            == num_aborted + 2
+        ),
         "both sequences are aborted",
     )
     application.wait_until_idle()
@@ -118,8 +120,10 @@ def test_disconnect_while_waiting_for_the_whole_answer_frees_every_block(applica
     with client, pytest.raises(openai.APITimeoutError):
         complete(client, "the fox", max_tokens=200)
     wait_until(
-        lambda: sum(r.stats.num_finished.get("abort", 0) for r in application.reports())
-        == num_aborted + 1,
+        lambda: (
+            sum(r.stats.num_finished.get("abort", 0) for r in application.reports())
+            == num_aborted + 1
+        ),
         "the sequence is aborted",
     )
     application.wait_until_idle()

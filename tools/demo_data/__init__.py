@@ -4,6 +4,6 @@ Start with ``mixture.py``. ``python -m demo_data`` in ``tools/`` prints samples.
 """
 
 from .dialogue import Dialogue
-from .mixture import TASKS, WEIGHTS, draw, draw_training, held_out
+from .mixture import TASKS, draw, draw_training, held_out
 
-__all__ = ["TASKS", "WEIGHTS", "Dialogue", "draw", "draw_training", "held_out"]
+__all__ = ["TASKS", "Dialogue", "draw", "draw_training", "held_out"]

@@ -46,10 +46,15 @@ TASKS: dict[str, Callable[[random.Random], Dialogue]] = {
     "chat": chat,
     "chinese": chinese,
 }
-# Share of the dialogues of each task; the hard ones more than the easy ones.
-WEIGHTS = {
+# Share of the dialogues of each task: first more of what is hard to compute, then
+# more of what is hard to copy.
+EARLY_WEIGHTS = {
     "arithmetic": 22, "spelling": 13, "sorting": 22, "facts": 8, "memory": 9, "extraction": 9,
     "tool_use": 9, "stories": 6, "chat": 4, "chinese": 4, "text": 1,
+}  # fmt: skip
+LATE_WEIGHTS = {
+    "arithmetic": 12, "spelling": 13, "sorting": 18, "facts": 8, "memory": 13, "extraction": 16,
+    "tool_use": 12, "stories": 5, "chat": 6, "chinese": 5, "text": 1,
 }  # fmt: skip
 
 
@@ -106,9 +111,10 @@ def draw(rng: random.Random, task: str, is_held_out: bool) -> Dialogue:
             return _in_context(rng, dialogue)
 
 
-def draw_training(rng: random.Random) -> Dialogue:
-    """A dialogue of the training mixture."""
-    task = rng.choices(list(WEIGHTS), weights=list(WEIGHTS.values()))[0]
+def draw_training(rng: random.Random, is_late: bool = False) -> Dialogue:
+    """A dialogue of the training mixture of the early or the late part."""
+    weights = LATE_WEIGHTS if is_late else EARLY_WEIGHTS
+    task = rng.choices(list(weights), weights=list(weights.values()))[0]
     return _plain_text(rng) if task == "text" else draw(rng, task, is_held_out=False)
 
 

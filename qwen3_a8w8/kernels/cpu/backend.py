@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from qwen3_a8w8.errors import ConfigError, KernelUnavailableError, SignatureError
@@ -62,6 +63,7 @@ class CpuBackend:
         self.isa: str = isa
         self.num_threads: int = num_threads
         self.name = f"cpu-{isa}"
+        self.packed_layout: str = native.packed_layout
         self._native = native
         self._runtime = native.Runtime(isa, num_threads)
 
@@ -81,9 +83,38 @@ class CpuBackend:
         if ref.layout is not ConstLayout.LINEAR_INT8:
             return tensor
         out_features, in_features = (int(extent) for extent in tensor.shape)
-        return self._native.pack_linear(
-            self._runtime, tensor.data_ptr(), out_features, in_features
-        )
+        return self._native.pack_linear(self._runtime, tensor.data_ptr(), out_features, in_features)
+
+    def from_memory(self, ref: Ref, address: int, nbytes: int, owner: object) -> Any:
+        """See `MappableBackend`."""
+        if ref.layout is not ConstLayout.LINEAR_INT8:
+            return MappedConstant(address, nbytes, owner)
+        out_features, in_features = ref.shape
+        return self._native.LinearWeights.at(address, out_features, in_features, owner)
+
+    def checksum(self, address: int, nbytes: int) -> int:
+        """See `MappableBackend`."""
+        return int(self._native.checksum(self._runtime, address, nbytes))
+
+    def read_bytes_per_s(self, num_bytes: int, prefetch_bytes: int, passes: int) -> list[float]:
+        """How fast all threads together read memory, once per pass.
+
+        Args:
+            num_bytes: size of the buffer, which is allocated for it; larger than any cache.
+            prefetch_bytes: how far ahead software prefetches; 0 for none.
+            passes: measurements.
+        """
+        seconds = self._native.probe_read(self._runtime, num_bytes, prefetch_bytes, passes)
+        return [num_bytes / each for each in seconds]
+
+    def int8_products_per_s(self, rounds: int, passes: int) -> list[float]:
+        """int8 multiply-adds per second of all threads on registers alone, once per pass.
+
+        Args:
+            rounds: length of a pass; a round is some hundred to ten thousand products per thread.
+            passes: measurements.
+        """
+        return list(self._native.probe_multiply(self._runtime, rounds, passes))
 
     def describe(self) -> dict[str, str | int | float]:
         """Device, instruction path and number of threads."""
@@ -92,6 +123,19 @@ class CpuBackend:
     def close(self) -> None:
         """Joins the threads; may be called again."""
         self._runtime.close()
+
+
+@dataclass(frozen=True, slots=True)
+class MappedConstant:
+    """A constant in memory that `owner` keeps."""
+
+    address: int
+    nbytes: int
+    owner: object
+
+    def data_ptr(self) -> int:
+        """Address of the first byte."""
+        return self.address
 
 
 class CpuExecutable:

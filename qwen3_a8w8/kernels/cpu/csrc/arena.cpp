@@ -69,7 +69,9 @@ ArenaPlan plan_arena(const std::vector<RefInfo>& refs, const std::vector<NodeInf
                 [](const Span& a, const Span& b) { return a.begin < b.begin; });
     }
     alive.erase(std::remove_if(alive.begin(), alive.end(),
-                               [&](const Span& s) { return last_use[s.ref] <= static_cast<int>(n); }),
+                               [&](const Span& span) {
+                                 return last_use[span.ref] <= static_cast<int>(n);
+                               }),
                 alive.end());
   }
   return plan;

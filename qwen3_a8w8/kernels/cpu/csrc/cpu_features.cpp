@@ -11,7 +11,7 @@ namespace qw {
 
 extern const KernelTable kernels_portable;
 #if defined(__x86_64__)
-extern const KernelTable kernels_avx512bf16, kernels_avx512vnni, kernels_avxvnni, kernels_avx2;
+extern const KernelTable kernels_avx512vnni, kernels_avxvnni, kernels_avx2;
 #elif defined(__aarch64__)
 extern const KernelTable kernels_neon;
 #endif
@@ -46,9 +46,7 @@ std::vector<InstructionPath> detect() {
   // F, DQ, BW, VL and VNNI.
   const bool avx512 = avx2 && saves_zmm && bit(extended.ebx, 16) && bit(extended.ebx, 17) &&
                       bit(extended.ebx, 30) && bit(extended.ebx, 31) && bit(extended.ecx, 11);
-  const bool bf16 = avx512 && bit(extended1.eax, 5);
-  return {{"avx512bf16", &kernels_avx512bf16, bf16},
-          {"avx512vnni", &kernels_avx512vnni, avx512},
+  return {{"avx512vnni", &kernels_avx512vnni, avx512},
           {"avxvnni", &kernels_avxvnni, avxvnni},
           {"avx2", &kernels_avx2, avx2},
           {"portable", &kernels_portable, true}};

@@ -34,7 +34,9 @@ struct PackedLinear {
 
   QW_INLINE int64_t blocks() const { return ceil_div(out_features, kChannelsPerBlock); }
   QW_INLINE int64_t depth_groups() const { return ceil_div(in_features, kDepthPerGroup); }
-  QW_INLINE int64_t block_bytes() const { return depth_groups() * kChannelsPerBlock * kDepthPerGroup; }
+  QW_INLINE int64_t block_bytes() const {
+    return depth_groups() * kChannelsPerBlock * kDepthPerGroup;
+  }
   QW_INLINE int64_t bytes() const { return blocks() * block_bytes(); }
 };
 

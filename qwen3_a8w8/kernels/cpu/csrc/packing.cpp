@@ -38,7 +38,8 @@ void pack_block(void* context, int64_t block, int) {
 
 }  // namespace
 
-LinearWeights::LinearWeights(const int8_t* w, int64_t out_features, int64_t in_features, Team& team) {
+LinearWeights::LinearWeights(const int8_t* w, int64_t out_features, int64_t in_features,
+                             Team& team) {
   view_.out_features = out_features;
   view_.in_features = in_features;
   // The tiles prefetch past the end; prefetches can't fault, so no padding is needed.

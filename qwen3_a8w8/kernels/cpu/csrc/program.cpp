@@ -68,8 +68,9 @@ struct Program::Replay {
   }
   // Leading extent, live rows only.
   int64_t rows(int ref) const {
-    const int64_t coded = program.refs_[ref].shape.at(0);
-    return coded == -1 - program.counted_dim_ && program.counted_dim_ >= 0 ? active : extent(ref, 0);
+    const bool has_idle = program.counted_dim_ >= 0;
+    const bool is_counted = program.refs_[ref].shape.at(0) == -1 - program.counted_dim_;
+    return has_idle && is_counted ? active : extent(ref, 0);
   }
   template <class T>
   T* at(int ref) const {

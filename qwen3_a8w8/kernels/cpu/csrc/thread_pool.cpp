@@ -76,7 +76,8 @@ void ThreadPool::start() {
   ticket_ = 0;
   for (int i = 1; i < num_threads_; ++i) {
     workers_.push_back(std::make_unique<Worker>(Worker{this, i, {}}));
-    const int error = pthread_create(&workers_.back()->thread, nullptr, entry, workers_.back().get());
+    Worker* worker = workers_.back().get();
+    const int error = pthread_create(&worker->thread, nullptr, entry, worker);
     if (error != 0) {
       workers_.pop_back();
       close();

@@ -192,7 +192,8 @@ inline void attend_block(const qw::AttentionArgs& a, const QueryBlock& q, char* 
   float* m = reinterpret_cast<float*>(memory) + AttentionScratch::floats(rows, padded);
   float* l = m + qw::round_up(rows, 16);
   const auto out = [&](int64_t r) {
-    return a.y + ((q.first_token + r / group) * a.num_heads + q.kv_head * group + r % group) * head_dim;
+    const int64_t token = q.first_token + r / group;
+    return a.y + (token * a.num_heads + q.kv_head * group + r % group) * head_dim;
   };
   // Contexts grow along a block, so its last token has the most chunks.
   const int64_t chunks = num_chunks(a, q.first_token + q.count - 1);

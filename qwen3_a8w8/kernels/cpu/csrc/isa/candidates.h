@@ -32,7 +32,8 @@ inline int64_t gather_candidates(const float* weights, int64_t count, float leas
   for (; i + W <= count; i += W) {
     if (!any(load(weights + i) >= floor)) continue;
     for (int j = 0; j < W; ++j) {
-      if (weights[i + j] >= least) keys[n++] = candidate_key(weights[i + j], static_cast<int32_t>(i + j));
+      const float weight = weights[i + j];
+      if (weight >= least) keys[n++] = candidate_key(weight, static_cast<int32_t>(i + j));
     }
   }
   for (; i < count; ++i) {

@@ -2,6 +2,8 @@
 // activations are widened to 16 bits, because vpmaddubsw saturates: 2 * 255 * 127 > 32767.
 #pragma once
 
+#include <utility>
+
 namespace {
 
 constexpr bool kUsesUnsignedWeights = true;
@@ -23,22 +25,33 @@ inline void add_to(int32_t* acc, __m256i sum) {
 #if defined(__AVXVNNI__)
 constexpr int kSkinnyRows = 6;
 
-template <int R>
-__attribute__((noinline)) void tile(const TileArgs& a) {
-  __m256i sum[R][2] = {};
+// Written out, and with index packs, for the reasons given in dot_avx512.h.
+inline void add_products(__m256i& low_sum, __m256i& high_sum, __m256i low, __m256i high,
+                         const int8_t* x) {
+  const __m256i group = _mm256_set1_epi32(group_at(x));
+  asm volatile(
+      "%{vex%} vpdpbusd %[group], %[low], %[low_sum]\n\t"
+      "%{vex%} vpdpbusd %[group], %[high], %[high_sum]"
+      : [low_sum] "+x"(low_sum), [high_sum] "+x"(high_sum)
+      : [low] "x"(low), [high] "x"(high), [group] "x"(group));
+}
+
+template <int R, size_t... I>
+inline void tile_rows(const TileArgs& a, std::index_sequence<I...>) {
+  __m256i low_sum[R] = {}, high_sum[R] = {};
   const uint8_t* w = a.w;
   const int8_t* x = a.x;
   for (const int8_t* end = x + a.depth_groups * 4 * R; x != end; x += 4 * R, w += 64) {
     const __m256i low = load_256(w), high = load_256(w + 32);
-    for (int r = 0; r < R; ++r) {
-      const __m256i group = _mm256_set1_epi32(group_at(x + 4 * r));
-      sum[r][0] = _mm256_dpbusd_avx_epi32(sum[r][0], low, group);
-      sum[r][1] = _mm256_dpbusd_avx_epi32(sum[r][1], high, group);
-    }
+    (add_products(low_sum[I], high_sum[I], low, high, x + 4 * I), ...);
   }
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < 2; ++c) add_to(a.acc + r * a.acc_stride + 8 * c, sum[r][c]);
-  }
+  (add_to(a.acc + I * a.acc_stride, low_sum[I]), ...);
+  (add_to(a.acc + I * a.acc_stride + 8, high_sum[I]), ...);
+}
+
+template <int R>
+__attribute__((noinline)) void tile(const TileArgs& a) {
+  tile_rows<R>(a, std::make_index_sequence<R>());
 }
 
 inline TileFn tile_skinny(int rows) {
@@ -56,7 +69,9 @@ __attribute__((noinline)) void tile(const TileArgs& a) {
   const int8_t* x = a.x;
   for (const int8_t* end = x + a.depth_groups * 4 * R; x != end; x += 4 * R, w += 64) {
     __m256i groups[R];
-    for (int r = 0; r < R; ++r) groups[r] = _mm256_cvtepi8_epi16(_mm_set1_epi32(group_at(x + 4 * r)));
+    for (int r = 0; r < R; ++r) {
+      groups[r] = _mm256_cvtepi8_epi16(_mm_set1_epi32(group_at(x + 4 * r)));
+    }
     for (int c = 0; c < 4; ++c) {
       const __m256i weights =
           _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(w + 16 * c)));

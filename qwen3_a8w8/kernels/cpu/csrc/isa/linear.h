@@ -1,10 +1,10 @@
 // int8 linears: packs activations, cuts the work, applies scales. The products are in the
 // dot_*.h of the instruction set, which defines
-//   kSkinnyRows                 most rows of one pass when there are few,
-//   kTileRows, kTileBlocks      the register tile when there are many,
-//   tile_skinny(rows)           tile of `rows` x 1 block,
-//   tile_wide(rows)             tile of `rows` x kTileBlocks blocks.
-// A tile adds products of `depth_groups` groups of 4 inputs to the int32 sums `acc`.
+//   kSkinnyRows                 most rows for which memory is the limit,
+//   kTileRows, kTileBlocks      the register tile when there are more,
+//   tile_skinny(rows)           tile of up to kSkinnyRows or kTileRows rows x 1 block,
+//   tile_wide(rows)             tile of up to kTileRows rows x kTileBlocks blocks.
+// A tile adds the products of `depth_groups` groups of 4 inputs to the int32 sums `acc`.
 // Integer sums are exact, so no order matters here.
 #pragma once
 
@@ -19,6 +19,7 @@ struct TileArgs {
   int32_t* acc;             // [rows][.]: 16 sums per block
   int64_t acc_stride;       // elements
   int64_t depth_groups;
+  const uint8_t* ahead[2];  // weights to prefetch, `depth_groups` lines from each, or null
 };
 
 using TileFn = void (*)(const TileArgs&);
@@ -30,9 +31,9 @@ using TileFn = void (*)(const TileArgs&);
 namespace {
 
 constexpr int64_t kPieceGroups = 128;        // depth groups of a piece: 8 KiB of a block
-constexpr int64_t kSkinnyPieceGroups = 256;  // with up to 16 rows the activations take 16 KiB
 constexpr int64_t kRowsPerPass = 512;        // rows whose sums stay in the second-level cache
-constexpr int64_t kChunkBytes = 192 * 1024;  // weights of one chunk when memory is the limit
+constexpr int64_t kChunkBytes = 384 * 1024;  // weights of one chunk when memory is the limit
+constexpr int64_t kNearBytes = 1 << 20;      // activations that stay in the second-level cache
 
 // Activations regrouped for tiles: groups of `group_rows` rows as [depth_groups][rows][4], the
 // last group with what is left.
@@ -60,13 +61,15 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
     const int64_t end = begin + kGrain < packed.depth_groups ? begin + kGrain : packed.depth_groups;
     const int64_t rows = packed.rows_of(group), first = group * packed.group_rows;
     int8_t* out = packed.data + 4 * group * packed.group_rows * packed.depth_groups;
+    // Rows from outside end where they end; ours are padded with zeros.
+    const int64_t readable = a.x.has_trailer ? end : width / 4;
+    const int64_t whole = readable < end ? readable : end;
     for (int64_t r = 0; r < rows; ++r) {
       const int8_t* x = a.x.data + (first + r) * a.x.stride;
-      for (int64_t k = begin; k < end; ++k) {
-        // Rows from outside end where they end; ours are padded with zeros.
-        int8_t four[4] = {};
-        memcpy(four, x + 4 * k, a.x.has_trailer || 4 * k + 4 <= width ? 4 : width - 4 * k);
-        memcpy(out + 4 * (k * rows + r), four, 4);
+      for (int64_t k = begin; k < whole; ++k) memcpy(out + 4 * (k * rows + r), x + 4 * k, 4);
+      if (whole < end) {
+        int8_t* last = out + 4 * (whole * rows + r);
+        for (int64_t i = 0; i < 4; ++i) last[i] = 4 * whole + i < width ? x[4 * whole + i] : 0;
       }
       if (begin != 0) continue;
       int32_t sum = 0;
@@ -95,57 +98,111 @@ inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row,
   }
 }
 
+// How the work on a range of blocks is ordered.
+struct Cut {
+  int64_t chunk_blocks, tile_blocks, piece_groups;
+  bool is_depth_outer;  // all columns of a piece before the next piece
+};
+
+// A tile column and a piece of the depth.
+struct Step {
+  int64_t block, first_group;  // block relative to the chunk
+};
+
+inline Step step_at(const Cut& cut, int64_t index, int64_t columns, int64_t pieces) {
+  const int64_t column = cut.is_depth_outer ? index % columns : index / pieces;
+  const int64_t piece = cut.is_depth_outer ? index / columns : index % pieces;
+  return {column * cut.tile_blocks, piece * cut.piece_groups};
+}
+
+// Row groups [g0, g1) of one range of blocks; `acc` holds their sums, rows x channels.
+inline void add_all_products(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
+                             int64_t first_block, int64_t num_blocks, int64_t g0, int64_t g1,
+                             int32_t* acc) {
+  const int64_t channels = num_blocks * qw::kChannelsPerBlock;
+  const int64_t stride = a.weight.block_bytes();
+  const uint8_t* weights = a.weight.data + first_block * stride;
+  const int64_t columns = qw::ceil_div(num_blocks, cut.tile_blocks);
+  const int64_t pieces = qw::ceil_div(packed.depth_groups, cut.piece_groups);
+  for (int64_t i = 0; i < columns * pieces; ++i) {
+    const Step step = step_at(cut, i, columns, pieces);
+    const int64_t left = packed.depth_groups - step.first_group;
+    const bool is_wide = cut.tile_blocks > 1 && num_blocks - step.block >= cut.tile_blocks;
+    const int64_t past = step.block + cut.tile_blocks;
+    const int64_t end = past < num_blocks ? past : num_blocks;
+    const Step next = step_at(cut, i + 1 < columns * pieces ? i + 1 : i, columns, pieces);
+    const uint8_t* next_weights = weights + next.block * stride + next.first_group * 64;
+    TileArgs tile;
+    tile.w_block_stride = stride;
+    tile.acc_stride = channels;
+    tile.depth_groups = left < cut.piece_groups ? left : cut.piece_groups;
+    for (int64_t g = g0; g < g1; ++g) {
+      const int rows = static_cast<int>(packed.rows_of(g));
+      tile.x = packed.piece(g, step.first_group);
+      for (int64_t block = step.block; block < end; block += is_wide ? cut.tile_blocks : 1) {
+        tile.w = weights + block * stride + step.first_group * 64;
+        tile.acc = acc + (g - g0) * packed.group_rows * channels + block * qw::kChannelsPerBlock;
+        // The first two groups fetch the three blocks of the next step.
+        tile.ahead[0] = g == g0 ? next_weights : g == g0 + 1 ? next_weights + 2 * stride : nullptr;
+        tile.ahead[1] = g == g0 ? next_weights + stride : tile.w;
+        (is_wide ? tile_wide(rows) : tile_skinny(rows))(tile);
+      }
+    }
+  }
+}
+
 // All rows of one range of blocks.
-inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, int64_t first_block,
-                         int64_t num_blocks, int64_t tile_blocks, int64_t piece_groups,
-                         int32_t* acc) {
+inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
+                         int64_t first_block, int64_t num_blocks, int32_t* acc) {
   const int64_t channels = num_blocks * qw::kChannelsPerBlock;
   const int64_t begin = first_block * qw::kChannelsPerBlock;
   const int64_t left = a.weight.out_features - begin;
-  const int64_t groups_per_pass = qw::ceil_div(kRowsPerPass, packed.group_rows);
+  const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
   for (int64_t g0 = 0; g0 < packed.groups(); g0 += groups_per_pass) {
-    const int64_t g1 = g0 + groups_per_pass < packed.groups() ? g0 + groups_per_pass : packed.groups();
+    const bool is_last = packed.groups() - g0 <= groups_per_pass;
+    const int64_t g1 = is_last ? packed.groups() : g0 + groups_per_pass;
     const int64_t row0 = g0 * packed.group_rows;
-    const int64_t row1 = g1 * packed.group_rows < packed.rows ? g1 * packed.group_rows : packed.rows;
+    const int64_t row1 = is_last ? packed.rows : g1 * packed.group_rows;
     for (int64_t row = row0; row < row1; ++row) {
       int32_t* sums = acc + (row - row0) * channels;
       const int32_t start = kUsesUnsignedWeights ? -128 * packed.sums[row] : 0;
       for (int64_t i = 0; i < channels; ++i) sums[i] = start;
     }
-    for (int64_t k = 0; k < packed.depth_groups; k += piece_groups) {
-      const int64_t depth = packed.depth_groups - k < piece_groups ? packed.depth_groups - k : piece_groups;
-      for (int64_t b = 0; b < num_blocks; b += tile_blocks) {
-        const bool is_wide = tile_blocks > 1 && num_blocks - b >= tile_blocks;
-        const int64_t end = num_blocks - b < tile_blocks ? num_blocks : b + tile_blocks;
-        for (int64_t g = g0; g < g1; ++g) {
-          const int rows = static_cast<int>(packed.rows_of(g));
-          TileArgs tile;
-          tile.w_block_stride = a.weight.block_bytes();
-          tile.x = packed.piece(g, k);
-          tile.acc_stride = channels;
-          tile.depth_groups = depth;
-          for (int64_t c = b; c < end; c += is_wide ? tile_blocks : 1) {
-            tile.w = a.weight.data + (first_block + c) * tile.w_block_stride + k * 64;
-            tile.acc = acc + (g * packed.group_rows - row0) * channels + c * qw::kChannelsPerBlock;
-            (is_wide ? tile_wide(rows) : tile_skinny(rows))(tile);
-          }
-        }
-      }
-    }
+    add_all_products(a, packed, cut, first_block, num_blocks, g0, g1, acc);
     for (int64_t row = row0; row < row1; ++row) {
       finish_row(a, acc + (row - row0) * channels, row, begin, left < channels ? left : channels);
     }
   }
 }
 
-void linear(const qw::LinearArgs& a, qw::Team& team) {
+inline Cut choose_cut(const qw::LinearArgs& a, int threads) {
   const int64_t depth_groups = a.weight.depth_groups(), blocks = a.weight.blocks();
   const bool is_skinny = a.rows <= kSkinnyRows;
+  Cut cut;
+  cut.tile_blocks = is_skinny ? 1 : kTileBlocks;
+  cut.piece_groups = is_skinny ? depth_groups : kPieceGroups;
+  // Many rows don't stay near from one tile column to the next: then several columns share a
+  // piece of them.
+  cut.is_depth_outer = !is_skinny && a.rows * depth_groups * 4 > kNearBytes;
+  // Large enough to be worth a claim, small enough to leave several to every thread.
+  cut.chunk_blocks = cut.is_depth_outer ? 4 * kTileBlocks : kChunkBytes / (depth_groups * 64);
+  const int64_t fair = blocks / (4 * threads);
+  cut.chunk_blocks = cut.chunk_blocks < fair ? cut.chunk_blocks : fair;
+  cut.chunk_blocks = cut.chunk_blocks / cut.tile_blocks * cut.tile_blocks;
+  if (cut.chunk_blocks < cut.tile_blocks) cut.chunk_blocks = cut.tile_blocks;
+  if (cut.chunk_blocks > 15) cut.chunk_blocks = 15 / cut.tile_blocks * cut.tile_blocks;
+  return cut;
+}
+
+void linear(const qw::LinearArgs& a, qw::Team& team) {
+  const Cut cut = choose_cut(a, team.size());
+  // Groups of about the same size: a tile of few rows is less efficient.
+  const int64_t most = a.rows <= kSkinnyRows ? kSkinnyRows : kTileRows;
   PackedRows packed;
   packed.rows = a.rows;
-  packed.group_rows = is_skinny ? a.rows : kTileRows;
-  packed.depth_groups = depth_groups;
-  const int64_t packed_bytes = qw::round_up(a.rows * depth_groups * 4, 64);
+  packed.group_rows = qw::ceil_div(a.rows, qw::ceil_div(a.rows, most));
+  packed.depth_groups = a.weight.depth_groups();
+  const int64_t packed_bytes = qw::round_up(a.rows * packed.depth_groups * 4, 64);
   int32_t one_sum;
   if (a.rows == 1 && a.x.has_trailer) {
     // A single row is already in the order of tiles.
@@ -158,24 +215,13 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
     packed.sums = reinterpret_cast<int32_t*>(memory + packed_bytes);
     pack_rows(a, packed, team);
   }
-
-  int64_t chunk_blocks = kTileBlocks;
-  if (is_skinny) {
-    // Large enough to be worth a claim, small enough to leave several to every thread.
-    chunk_blocks = kChunkBytes / (depth_groups * 64);
-    const int64_t fair = blocks / (4 * team.size());
-    chunk_blocks = chunk_blocks < fair ? chunk_blocks : fair;
-    chunk_blocks = chunk_blocks > 1 ? chunk_blocks : 1;
-    if (chunk_blocks > 16) chunk_blocks = 16;
-  }
-  const int64_t tile_blocks = is_skinny ? 1 : kTileBlocks;
-  const int64_t piece = a.rows == 1 ? depth_groups : is_skinny ? kSkinnyPieceGroups : kPieceGroups;
-  const int64_t pass_rows = a.rows < kRowsPerPass + kTileRows ? a.rows : kRowsPerPass + kTileRows;
-  const int64_t acc_bytes = pass_rows * chunk_blocks * qw::kChannelsPerBlock * sizeof(int32_t);
-  parallel_ranges(team, blocks, chunk_blocks, [&](int64_t begin, int64_t end, int thread) {
+  const int64_t pass_rows = a.rows < kRowsPerPass ? a.rows : kRowsPerPass;
+  const int64_t acc_bytes = pass_rows * cut.chunk_blocks * qw::kChannelsPerBlock * sizeof(int32_t);
+  const auto chunk = [&](int64_t begin, int64_t end, int thread) {
     auto* acc = reinterpret_cast<int32_t*>(team.scratch(thread, acc_bytes));
-    linear_chunk(a, packed, begin, end - begin, tile_blocks, piece, acc);
-  });
+    linear_chunk(a, packed, cut, begin, end - begin, acc);
+  };
+  parallel_ranges(team, a.weight.blocks(), cut.chunk_blocks, chunk);
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 //
 // A (row, token id) pair is always one chain of multiply-adds over blocks of 2 W inputs, then
 // one sum across lanes, whatever the tile around it: the bits know nothing of the batch.
+// Products are float32 multiply-adds also where the machine has vdpbf16ps: that one does twice the
+// products but, where measured, at a quarter of the rate.
 #pragma once
 
 #include "rows.h"
@@ -17,85 +19,110 @@ constexpr int kHeadIds = 2, kHeadRows = 4;
 constexpr int kHeadIds = 2, kHeadRows = 2;
 #endif
 constexpr int kHeadIdsOneRow = 8;
-constexpr int64_t kHeadGrain = 64;  // token ids per chunk
+constexpr int64_t kHeadGrain = 64;    // token ids per chunk
+constexpr int64_t kHeadAhead = 1024;  // inputs by which a single row's weights are prefetched
 
-#if defined(__AVX512BF16__)
-// Activations stay bfloat16.
-using HeadInput = uint16_t;
-using HeadVector = __m512bh;
-
-inline HeadVector head_load(const HeadInput* p) { return (__m512bh)_mm512_loadu_si512(p); }
-inline HeadVector head_weights(const uint16_t* p) { return (__m512bh)_mm512_loadu_si512(p); }
-inline VF head_step(VF sum, HeadVector x, HeadVector w) {
-  return (VF)_mm512_dpbf16_ps((__m512)sum, x, w);
-}
-inline void head_prepare(const float* x, int64_t width, HeadInput* out) {
-  for (int64_t i = 0; i < width; ++i) out[i] = float_to_bf16(x[i]);
-}
-#else
 // Activations of a block as floats, the even ones and then the odd ones, to meet weights whose
 // pairs are split by a shift and a mask.
 using HeadInput = float;
-struct HeadVector {
-  VF even, odd;
-};
 
-inline HeadVector head_load(const HeadInput* p) { return {load(p), load(p + W)}; }
-inline HeadVector head_weights(const uint16_t* p) {
+inline VU head_pairs(const uint16_t* p) {
   VU pairs;
   memcpy(&pairs, p, sizeof pairs);
-  return {(VF)(pairs << 16), (VF)(pairs & 0xffff0000u)};
+  return pairs;
 }
-inline VF head_step(VF sum, HeadVector x, HeadVector w) {
-  return fma(x.odd, w.odd, fma(x.even, w.even, sum));
-}
+
 inline void head_prepare(const float* x, int64_t width, HeadInput* out) {
   for (int64_t i = 0; i < width; ++i) {
     const int64_t in_block = i % kHeadBlock;
     out[i - in_block + in_block / 2 + in_block % 2 * W] = bf16_to_float(float_to_bf16(x[i]));
   }
 }
-#endif
+
+// Weights that are fetched while a tile is computed: `rows` ids of the next tile, from `from` on.
+struct HeadFetch {
+  const uint16_t* from;
+  int rows;
+};
+
+// Adds the products of one block of inputs: `w` is each id's block, `w_stride` apart.
+template <int R, int V>
+inline void head_step(VF (&sum)[R][V], const HeadInput* x, int64_t x_stride, const uint16_t* w,
+                      int64_t w_stride) {
+  for (int odd = 0; odd < 2; ++odd) {
+    VF weights[V];
+    for (int v = 0; v < V; ++v) {
+      const VU pairs = head_pairs(w + v * w_stride);
+      weights[v] = (VF)(odd ? pairs & 0xffff0000u : pairs << 16);
+    }
+    for (int r = 0; r < R; ++r) {
+      const VF input = load(x + r * x_stride + odd * W);
+      for (int v = 0; v < V; ++v) sum[r][v] = fma(input, weights[v], sum[r][v]);
+    }
+  }
+}
 
 // Logits of R rows and V ids.
 template <int R, int V>
 __attribute__((noinline)) void head_tile(const HeadInput* x, int64_t x_stride, const uint16_t* w,
-                                         int64_t width, float* y, int64_t y_stride) {
+                                         int64_t width, HeadFetch fetch, float* y,
+                                         int64_t y_stride) {
   VF sum[R][V] = {};
+  const int64_t ahead = kHeadAhead < width ? kHeadAhead : width;
   int64_t i = 0;
   for (; i + kHeadBlock <= width; i += kHeadBlock) {
-    HeadVector weights[V];
-    for (int v = 0; v < V; ++v) weights[v] = head_weights(w + v * width + i);
     if constexpr (R == 1) {
-      for (int v = 0; v < V; ++v) __builtin_prefetch(w + v * width + i + 1024);
+      // Each id's row, and after its end the row of the same place in the next tile.
+      const int64_t next = i + ahead < width ? i + ahead : i + ahead + (V - 1) * width;
+      for (int v = 0; v < V; ++v) __builtin_prefetch(w + v * width + next);
+    } else {
+      for (int f = 0; f < fetch.rows; ++f) __builtin_prefetch(fetch.from + f * width + i, 0, 2);
     }
-    for (int r = 0; r < R; ++r) {
-      const HeadVector input = head_load(x + r * x_stride + i);
-      for (int v = 0; v < V; ++v) sum[r][v] = head_step(sum[r][v], input, weights[v]);
-    }
+    head_step(sum, x + i, x_stride, w + i, width);
   }
   if (i < width) {
-    for (int v = 0; v < V; ++v) {
-      uint16_t tail[kHeadBlock] = {};
-      memcpy(tail, w + v * width + i, (width - i) * sizeof(uint16_t));
-      const HeadVector weights = head_weights(tail);
-      for (int r = 0; r < R; ++r) {
-        sum[r][v] = head_step(sum[r][v], head_load(x + r * x_stride + i), weights);
-      }
-    }
+    uint16_t tail[V][kHeadBlock] = {};
+    for (int v = 0; v < V; ++v) memcpy(tail[v], w + v * width + i, (width - i) * sizeof(uint16_t));
+    head_step(sum, x + i, x_stride, tail[0], kHeadBlock);
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < V; ++v) y[r * y_stride + v] = hsum(sum[r][v]);
   }
 }
 
-// R rows against ids [0, count).
-template <int R, int V>
-inline void head_rows(const HeadInput* x, int64_t x_stride, const uint16_t* w, int64_t width,
-                      int64_t count, float* y, int64_t y_stride) {
-  int64_t v = 0;
-  for (; v + V <= count; v += V) head_tile<R, V>(x, x_stride, w + v * width, width, y + v, y_stride);
-  for (; v < count; ++v) head_tile<R, 1>(x, x_stride, w + v * width, width, y + v, y_stride);
+// V ids for all rows. The weights of the next V ids are fetched meanwhile, each pass over a few
+// rows takes its share.
+template <int V>
+inline void head_ids(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_stride, int64_t id) {
+  const uint16_t* w = a.weight + id * a.width;
+  if (a.rows == 1) {
+    head_tile<1, V>(x, x_stride, w, a.width, {w, 0}, a.y + id, a.vocab);
+    return;
+  }
+  const int64_t passes = a.rows / kHeadRows + a.rows % kHeadRows;
+  const int share = static_cast<int>(qw::ceil_div(V, passes));
+  int fetched = 0;
+  for (int64_t t = 0; t < a.rows;) {
+    const HeadFetch fetch = {w + (V + fetched) * a.width, fetched < V ? share : 0};
+    fetched += share;
+    const HeadInput* row = x + t * x_stride;
+    float* y = a.y + t * a.vocab + id;
+    if (a.rows - t >= kHeadRows) {
+      head_tile<kHeadRows, V>(row, x_stride, w, a.width, fetch, y, a.vocab);
+      t += kHeadRows;
+    } else {
+      head_tile<1, V>(row, x_stride, w, a.width, fetch, y, a.vocab);
+      t += 1;
+    }
+  }
+}
+
+template <int V>
+inline void head_range(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_stride,
+                       int64_t begin, int64_t end) {
+  int64_t id = begin;
+  for (; id + V <= end; id += V) head_ids<V>(a, x, x_stride, id);
+  for (; id < end; ++id) head_ids<1>(a, x, x_stride, id);
 }
 
 void lm_head(const qw::LmHeadArgs& a, qw::Team& team) {
@@ -105,20 +132,10 @@ void lm_head(const qw::LmHeadArgs& a, qw::Team& team) {
   memset(x, 0, bytes);
   for (int64_t t = 0; t < a.rows; ++t) head_prepare(a.x + t * a.width, a.width, x + t * x_stride);
   parallel_ranges(team, a.vocab, kHeadGrain, [&](int64_t begin, int64_t end, int) {
-    const uint16_t* w = a.weight + begin * a.width;
-    for (int64_t t = 0; t < a.rows;) {
-      float* y = a.y + t * a.vocab + begin;
-      const HeadInput* row = x + t * x_stride;
-      if (a.rows == 1) {
-        head_rows<1, kHeadIdsOneRow>(row, x_stride, w, a.width, end - begin, y, a.vocab);
-        t += 1;
-      } else if (a.rows - t >= kHeadRows) {
-        head_rows<kHeadRows, kHeadIds>(row, x_stride, w, a.width, end - begin, y, a.vocab);
-        t += kHeadRows;
-      } else {
-        head_rows<1, kHeadIds>(row, x_stride, w, a.width, end - begin, y, a.vocab);
-        t += 1;
-      }
+    if (a.rows == 1) {
+      head_range<kHeadIdsOneRow>(a, x, x_stride, begin, end);
+    } else {
+      head_range<kHeadIds>(a, x, x_stride, begin, end);
     }
   });
 }

@@ -6,7 +6,13 @@
 
 namespace {
 
-constexpr int kProbeChains = 12;  // independent sums: more than latency times throughput
+// Independent sums: more than latency times throughput where one instruction adds up, few where
+// registers are needed in between.
+#if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
+constexpr int kProbeChains = 12;
+#else
+constexpr int kProbeChains = 4;
+#endif
 
 // Keeps the compiler from knowing a value, and so from folding or dropping the loop around it.
 #if defined(__x86_64__)

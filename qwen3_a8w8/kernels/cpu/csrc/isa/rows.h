@@ -115,7 +115,7 @@ void quantize(const qw::QuantizeArgs& a, qw::Team& team) {
 }
 
 void silu_mul_quant(const qw::SiluMulQuantArgs& a, qw::Team& team) {
-  parallel_ranges(team, a.rows, row_grain(4 * a.width), [&](int64_t begin, int64_t end, int thread) {
+  const auto some_rows = [&](int64_t begin, int64_t end, int thread) {
     float* h = reinterpret_cast<float*>(team.scratch(thread, a.width * sizeof(float)));
     for (int64_t t = begin; t < end; ++t) {
       const float* gate = a.gate_up + t * 2 * a.width;
@@ -129,7 +129,8 @@ void silu_mul_quant(const qw::SiluMulQuantArgs& a, qw::Team& team) {
       const auto produce = [&](int64_t i, int count) { return load_upto(h + i, count); };
       a.scale[t] = quantise_row(a.width, produce, a.q.data + t * a.q.stride, a.q.has_trailer);
     }
-  });
+  };
+  parallel_ranges(team, a.rows, row_grain(4 * a.width), some_rows);
 }
 
 void gather_rows(const qw::GatherArgs& a, qw::Team&) {

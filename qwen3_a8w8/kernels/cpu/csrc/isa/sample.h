@@ -112,7 +112,9 @@ inline int32_t draw_filtered(const qw::SampleArgs& a, int64_t row, const float* 
   const float tiny = 1e-45f;
   const float min_p = a.min_p[row] < 1.0f ? a.min_p[row] : 1.0f;
   const float least = min_p > tiny ? min_p : tiny;
-  const double mass = has_top_k ? -1.0 : top_p < 1.0 ? top_p * total_mass(weights, a.vocab, least) : __builtin_inf();
+  const double mass = has_top_k     ? -1.0
+                      : top_p < 1.0 ? top_p * total_mass(weights, a.vocab, least)
+                                    : __builtin_inf();
   int64_t count = enough_candidates(weights, a.vocab, least, a.top_k[row], mass, keys);
   if (has_top_k && count > a.top_k[row]) {
     memcpy(scratch, keys, count * sizeof *keys);

@@ -14,9 +14,9 @@
 namespace qw {
 
 extern const KernelTable QW_TABLE;
-const KernelTable QW_TABLE = {embed,       rms_norm,           rms_norm_quant, quantize,
-                              silu_mul_quant, linear,          qk_norm_rope_cache, attention,
-                              gather_rows, lm_head,            sample,         multiply_in_registers,
-                              read_memory};
+const KernelTable QW_TABLE = {
+    embed,  rms_norm,              rms_norm_quant, quantize,    silu_mul_quant,
+    linear, qk_norm_rope_cache,    attention,      gather_rows, lm_head,
+    sample, multiply_in_registers, read_memory};
 
 }  // namespace qw

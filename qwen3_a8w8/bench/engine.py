@@ -1,0 +1,261 @@
+"""Measures the whole engine on a checkpoint: prefill, then decoding in a batch of 1 or 16.
+
+Two parts. A prompt alone gives time to first token and prefill speed; then a batch whose
+sequences have `context` tokens each decodes, and the steps in which all of them took part
+and nothing was prefilled give the time per token. The first such step isn't counted.
+
+Floor of a decode step: the linears' weights and scales read once, or their multiply-adds
+at the int8 peak if that takes longer; plus lm_head and the batch's keys and values read
+once. Floor of a prefill: the same over the prompt, the multiply-adds counted for every
+token, the keys and values left out. Limits and ratios as in `kernels.py`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from qwen3_a8w8.bench.machine import Machine
+from qwen3_a8w8.checkpoint.names import linear_weights
+from qwen3_a8w8.config import EngineConfig, ModelConfig
+from qwen3_a8w8.engine.engine import Engine
+from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepResult
+from qwen3_a8w8.engine.request import EngineRequest
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.runner.sizing import kv_block_bytes
+
+_STATUS = Path("/proc/self/status")
+_NUM_PREFILLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """What is run.
+
+    Attributes:
+        batch_size: sequences that decode together, 1 or 16.
+        prompt_tokens: length of the prompt that is timed alone.
+        new_tokens: decode steps of the batch, at least 3.
+        context_tokens: length of the batch's sequences before they decode.
+    """
+
+    batch_size: int
+    prompt_tokens: int
+    new_tokens: int
+    context_tokens: int
+
+    def __post_init__(self) -> None:
+        """Checks ranges.
+
+        Raises:
+            ConfigError: a number is out of range.
+        """
+        for name, low in (("prompt_tokens", 1), ("new_tokens", 3), ("context_tokens", 1)):
+            if getattr(self, name) < low:
+                raise ConfigError(f"{name} is {getattr(self, name)}, expected at least {low}")
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest sequence."""
+        return max(self.prompt_tokens + 2, self.context_tokens + self.new_tokens + 1)
+
+    def engine_config(self, base: EngineConfig) -> EngineConfig:
+        """`base` with a cache that is just large enough."""
+        blocks_per_seq = -(-self.longest // base.block_size)
+        return replace(
+            base,
+            max_model_len=self.longest,
+            num_kv_blocks=1 + (self.batch_size + 1) * blocks_per_seq,
+            enable_prefix_caching=False,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    num_prefilled: int
+    num_rows: int
+    begin: float
+    end: float
+    device_s: float
+
+
+class RecordingRunner:
+    """Passes everything on to a runner and keeps when each step began and ended."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+        self.steps: list[_Step] = []
+
+    @property
+    def capabilities(self) -> RunnerCapabilities:
+        """The runner's own."""
+        return self._runner.capabilities
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        """Runs and times a step."""
+        begin = time.perf_counter()
+        result = self._runner.execute(plan)
+        end = time.perf_counter()
+        num_prefilled = sum(chunk.num_tokens for chunk in plan.prefill)
+        num_rows = len(plan.decode.rows) if plan.decode is not None else 0
+        self.steps.append(_Step(num_prefilled, num_rows, begin, end, result.device_time_s))
+        return result
+
+    def close(self) -> None:
+        """Closes the runner."""
+        self._runner.close()
+
+
+def bench_engine(
+    runner: Runner, config: EngineConfig, model: ModelConfig, machine: Machine, workload: Workload
+) -> dict[str, Any]:
+    """Runs a workload; closes the runner.
+
+    Args:
+        runner: warm, made with `workload.engine_config`.
+        config: that configuration.
+        model: the checkpoint's architecture.
+        machine: the limits, measured anew before and after.
+        workload: what to run.
+
+    Returns:
+        The result's fields; times in seconds.
+    """
+    recorder = RecordingRunner(runner)
+    engine = Engine(recorder, config)
+    try:
+        machine.measure()
+        ttft_s = min(_first_token_s(engine, model, workload, i) for i in range(_NUM_PREFILLS))
+        prefill_s = _prefill_s(recorder.steps)
+        recorder.steps.clear()
+        sampling = SamplingParams(
+            temperature=0, max_tokens=workload.new_tokens + 1, ignore_eos=True
+        )
+        engine.generate_batch(
+            [
+                EngineRequest(_prompt(model, workload.context_tokens, 100 + i), sampling)
+                for i in range(workload.batch_size)
+            ]
+        )
+        resident = resident_bytes()
+        machine.measure()
+    finally:
+        engine.close()
+    steps = [
+        step
+        for step in recorder.steps
+        if step.num_rows == workload.batch_size and step.num_prefilled == 0
+    ]
+    return {
+        "bench": "engine",
+        "m": workload.batch_size,
+        "prompt_tokens": workload.prompt_tokens,
+        "context_tokens": workload.context_tokens,
+        "new_tokens": workload.new_tokens,
+        **_prefill_figures(model, machine, workload, ttft_s, prefill_s),
+        **_decode_figures(model, machine, workload, steps),
+        "weight_bytes": _weight_bytes(model),
+        "kv_cache_bytes": runner.capabilities.num_kv_blocks
+        * kv_block_bytes(model, config.block_size),
+        **resident,
+    }
+
+
+def resident_bytes() -> dict[str, int]:
+    """Memory of this process that lies in RAM, now and at most; mapped weights count."""
+    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
+    names = {"resident_bytes": "VmRSS", "peak_resident_bytes": "VmHWM"}
+    return {name: int(fields[field].split()[0]) * 1024 for name, field in names.items()}
+
+
+def _prompt(model: ModelConfig, length: int, seed: int) -> tuple[int, ...]:
+    rng = random.Random(seed)
+    return tuple(rng.randrange(model.vocab_size) for _ in range(length))
+
+
+def _first_token_s(engine: Engine, model: ModelConfig, workload: Workload, seed: int) -> float:
+    request = EngineRequest(
+        _prompt(model, workload.prompt_tokens, seed),
+        SamplingParams(temperature=0, max_tokens=1, ignore_eos=True),
+    )
+    begin = time.perf_counter()
+    engine.generate([request])
+    return time.perf_counter() - begin
+
+
+def _prefill_s(steps: list[_Step]) -> float:
+    """Device seconds of the fastest of the equal prefills, however many chunks each has."""
+    chunks = [step.device_s for step in steps if step.num_prefilled > 0]
+    per_prompt = len(chunks) // _NUM_PREFILLS
+    return min(
+        sum(chunks[i : i + per_prompt]) for i in range(0, _NUM_PREFILLS * per_prompt, per_prompt)
+    )
+
+
+def _linear_bytes(model: ModelConfig) -> int:
+    return sum(rows * width + 4 * rows for rows, width in linear_weights(model).values())
+
+
+def _linear_macs(model: ModelConfig) -> int:
+    return sum(rows * width for rows, width in linear_weights(model).values())
+
+
+def _lm_head_bytes(model: ModelConfig) -> int:
+    return 2 * model.vocab_size * model.hidden_size
+
+
+def _weight_bytes(model: ModelConfig) -> int:
+    num_tables = 1 if model.tie_word_embeddings else 2
+    return _linear_bytes(model) + num_tables * _lm_head_bytes(model)
+
+
+def _prefill_figures(
+    model: ModelConfig, machine: Machine, workload: Workload, ttft_s: float, prefill_s: float
+) -> dict[str, float]:
+    tokens = workload.prompt_tokens
+    floor = machine.floor_s(_linear_bytes(model), tokens * _linear_macs(model))
+    floor += machine.floor_s(_lm_head_bytes(model), 0)
+    return {
+        "ttft_s": ttft_s,
+        "prefill_s": prefill_s,
+        "prefill_tokens_per_s": tokens / prefill_s,
+        "prefill_floor_s": floor,
+        "prefill_roofline_ratio": floor / prefill_s,
+    }
+
+
+def _decode_figures(
+    model: ModelConfig, machine: Machine, workload: Workload, steps: list[_Step]
+) -> dict[str, float]:
+    pairs = list(itertools.pairwise(steps))
+    # From one step's end to the next one's: what a client waits for a token.
+    intervals = [later.end - earlier.end for earlier, later in pairs]
+    gaps = [later.begin - earlier.end for earlier, later in pairs]
+    device = [later.device_s for _, later in pairs]
+    tpot_s, best_s = statistics.median(intervals), min(intervals)
+    # The context grows by one token per step; the middle step stands for all.
+    context = workload.context_tokens + (workload.new_tokens + 1) / 2
+    kv_bytes = workload.batch_size * context * kv_block_bytes(model, 1)
+    linear_bytes, lm_head_bytes = _linear_bytes(model), _lm_head_bytes(model)
+    macs = workload.batch_size * _linear_macs(model)
+    floor = machine.floor_s(linear_bytes, macs) + machine.floor_s(lm_head_bytes + kv_bytes, 0)
+    median_floor = machine.median_floor_s(linear_bytes, macs)
+    median_floor += machine.median_floor_s(lm_head_bytes + kv_bytes, 0)
+    return {
+        "steps": len(intervals),
+        "tpot_s": tpot_s,
+        "best_tpot_s": best_s,
+        "tokens_per_s": workload.batch_size / statistics.mean(intervals),
+        "device_step_s": statistics.median(device),
+        "host_gap_s": statistics.median(gaps),
+        "bytes_per_step": linear_bytes + lm_head_bytes + kv_bytes,
+        "floor_s": floor,
+        "roofline_ratio": floor / best_s,
+        "median_roofline_ratio": median_floor / tpot_s,
+    }

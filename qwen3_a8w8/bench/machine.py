@@ -1,0 +1,105 @@
+"""What the machine can do at most: bytes read and int8 products per second.
+
+Both are measured in the run whose figures are held against them, since clock rates
+and neighbours change from one to the next.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+
+from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+
+MIN_BUFFER_BYTES = 1 << 30
+"""A shared cache may be hundreds of MiB large; what is read has to be larger."""
+
+_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_PREFETCH_BYTES = (0, 2048, 4096)  # which is best depends on the machine; the best is the limit
+_PASSES = 5
+_MULTIPLY_ROUNDS = 500_000  # some 10 to 40 ms per pass on any instruction path
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Machine:
+    """The limits: what the machine did at best, and what it usually does.
+
+    Attributes:
+        read_gbps: 1e9 bytes per second that all threads together read from memory; best seen.
+        int8_tmacs: 1e12 int8 multiply-adds per second on registers; best seen.
+    """
+
+    def __init__(self, backend: CpuBackend, free_bytes: int) -> None:
+        """Measures for the first time.
+
+        Args:
+            backend: whose threads and instruction path are measured.
+            free_bytes: memory that may be taken for a moment, at most half of it is.
+        """
+        self._backend = backend
+        wanted = max(MIN_BUFFER_BYTES, 2 * last_level_cache_bytes())
+        self._buffer_bytes = min(wanted, free_bytes // 2)
+        self.read_gbps = 0.0
+        self.int8_tmacs = 0.0
+        self._typical: list[tuple[float, float]] = []
+        self.measure()
+
+    def measure(self) -> None:
+        """Measures again; spread over a run, this tells its best from its usual moments."""
+        reads = [
+            [
+                rate / 1e9
+                for rate in self._backend.read_bytes_per_s(self._buffer_bytes, ahead, _PASSES)
+            ]
+            for ahead in _PREFETCH_BYTES
+        ]
+        products = [
+            rate / 1e12 for rate in self._backend.int8_products_per_s(_MULTIPLY_ROUNDS, _PASSES)
+        ]
+        self.read_gbps = max(self.read_gbps, *map(max, reads))
+        self.int8_tmacs = max(self.int8_tmacs, *products)
+        self._typical.append((max(map(median, reads)), median(products)))
+
+    @property
+    def median_read_gbps(self) -> float:
+        """Like `read_gbps`, of a usual moment of the run."""
+        return median(read for read, _ in self._typical)
+
+    @property
+    def median_int8_tmacs(self) -> float:
+        """Like `int8_tmacs`, of a usual moment of the run."""
+        return median(products for _, products in self._typical)
+
+    def floor_s(self, num_bytes: float, num_macs: float) -> float:
+        """Seconds that reading or multiplying takes at best, whichever takes longer.
+
+        Args:
+            num_bytes: bytes read from memory.
+            num_macs: int8 multiply-adds.
+        """
+        return max(num_bytes / (self.read_gbps * 1e9), num_macs / (self.int8_tmacs * 1e12))
+
+    def median_floor_s(self, num_bytes: float, num_macs: float) -> float:
+        """Like `floor_s`, at a usual moment of the run."""
+        return max(
+            num_bytes / (self.median_read_gbps * 1e9), num_macs / (self.median_int8_tmacs * 1e12)
+        )
+
+    def as_dict(self) -> dict[str, float]:
+        """For the JSON."""
+        return {
+            "read_gbps": self.read_gbps,
+            "int8_tmacs": self.int8_tmacs,
+            "median_read_gbps": self.median_read_gbps,
+            "median_int8_tmacs": self.median_int8_tmacs,
+        }
+
+
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache; 64 MiB where the kernel doesn't tell."""
+    sizes = []
+    for path in _CACHES.glob("index*/size"):
+        text = path.read_text().strip()
+        if text[:-1].isdigit() and text[-1] in _UNITS:
+            sizes.append(int(text[:-1]) * _UNITS[text[-1]])
+    return max(sizes, default=64 << 20)

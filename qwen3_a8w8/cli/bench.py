@@ -1,0 +1,127 @@
+"""`qwen3-a8w8 bench`: measure this machine and what runs on it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from qwen3_a8w8.cli import options
+from qwen3_a8w8.errors import ConfigError
+
+app = typer.Typer(
+    help="Measure kernels and engine against the limits of this machine.", no_args_is_help=True
+)
+
+Json = Annotated[Path | None, typer.Option("--json", help="File to write the results to as JSON.")]
+
+
+@app.command()
+def kernels(
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "-m",
+            help="Shape such as qwen3-14b (no checkpoint needed), or a checkpoint.",
+        ),
+    ] = "qwen3-0.6b",
+    num_threads: options.NumThreads = None,
+    min_seconds: Annotated[
+        float, typer.Option(min=0, help="Time spent on each case at least, in seconds.")
+    ] = 1.0,
+    memory_gib: Annotated[
+        float, typer.Option(min=0.01, help="Most memory for the copies of one weight, in GiB.")
+    ] = 4.0,
+    json_file: Json = None,
+) -> None:
+    """Measure the linears and lm_head of a model's shape at 1, 16 and 512 rows."""
+    from qwen3_a8w8.bench import kernels as bench  # brings torch
+    from qwen3_a8w8.bench import report
+    from qwen3_a8w8.bench.machine import Machine
+    from qwen3_a8w8.bench.provenance import provenance
+    from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+    from qwen3_a8w8.checkpoint.resolve import resolve_model
+    from qwen3_a8w8.checkpoint.shapes import SHAPES
+    from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+    from qwen3_a8w8.runner.sizing import free_host_memory_bytes
+
+    report.check_writable(json_file)
+    config, fingerprint = SHAPES.get(model), None
+    if config is None:
+        with open_checkpoint(resolve_model(model)) as checkpoint:
+            config, fingerprint = checkpoint.config, checkpoint.fingerprint
+    console = Console(stderr=True)
+    backend = CpuBackend(num_threads=num_threads)
+    with console.status("measuring the machine") as status:
+        free_bytes = free_host_memory_bytes()
+        machine = Machine(backend, free_bytes)
+        results = bench.bench_kernels(
+            config,
+            backend,
+            machine,
+            memory_bytes=min(int(memory_gib * 2**30), free_bytes // 2),
+            min_seconds=min_seconds,
+            on_progress=lambda op: status.update(f"measuring {op}"),
+        )
+    source = provenance(backend, model=model, fingerprint=fingerprint)
+    backend.close()
+    title = f"kernels, {model}, {backend.isa}, {backend.num_threads} threads"
+    report.print_kernels(title, machine.as_dict(), results)
+    if json_file is not None:
+        report.write_json(json_file, source, machine.as_dict(), results)
+
+
+@app.command()
+def engine(
+    model: options.Model = "demo",
+    prompt_tokens: Annotated[int, typer.Option(help="Length of the prompt timed alone.")] = 128,
+    new_tokens: Annotated[int, typer.Option(help="Decode steps of the batch.")] = 32,
+    batch: Annotated[int, typer.Option(help="Sequences that decode together, 1 or 16.")] = 1,
+    context: Annotated[
+        int | None,
+        typer.Option(help="Tokens of each sequence before it decodes; default: --prompt-tokens."),
+    ] = None,
+    num_threads: options.NumThreads = None,
+    json_file: Json = None,
+) -> None:
+    """Measure prefill and decoding of a checkpoint; it needs no tokenizer."""
+    from qwen3_a8w8.bench import engine as bench  # brings torch
+    from qwen3_a8w8.bench import report
+    from qwen3_a8w8.bench.machine import Machine
+    from qwen3_a8w8.bench.provenance import provenance
+    from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
+    from qwen3_a8w8.checkpoint.resolve import resolve_model
+    from qwen3_a8w8.config import DECODE_BATCH_SIZES, EngineConfig
+    from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+    from qwen3_a8w8.runner.model_runner import ModelRunner
+    from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache
+    from qwen3_a8w8.runner.sizing import free_host_memory_bytes
+
+    report.check_writable(json_file)
+    if batch not in DECODE_BATCH_SIZES:
+        raise ConfigError(f"--batch is {batch}, expected one of {DECODE_BATCH_SIZES}")
+    workload = bench.Workload(
+        batch_size=batch,
+        prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+        context_tokens=prompt_tokens if context is None else context,
+    )
+    config = workload.engine_config(EngineConfig(device="cpu", num_threads=num_threads))
+    console = Console(stderr=True)
+    with open_checkpoint(resolve_model(model)) as checkpoint, console.status("loading") as status:
+        backend = CpuBackend(num_threads=num_threads)
+        runner = ModelRunner(checkpoint, config, backend, PackedCache.from_setting(AUTO))
+        status.update("measuring")
+        # Threads of its own: the runner's are closed with it, the limits are measured after.
+        probe = CpuBackend(num_threads=num_threads)
+        machine = Machine(probe, free_host_memory_bytes() // 2)
+        result = bench.bench_engine(runner, config, checkpoint.config, machine, workload)
+        source = provenance(probe, model=model, fingerprint=checkpoint.fingerprint)
+        probe.close()
+    title = f"engine, {model}, {backend.isa}, {backend.num_threads} threads"
+    report.print_engine(title, machine.as_dict(), result)
+    if json_file is not None:
+        report.write_json(json_file, source, machine.as_dict(), [result])

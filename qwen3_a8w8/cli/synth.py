@@ -1,0 +1,32 @@
+"""`qwen3-a8w8 synth`: write a checkpoint with random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+
+def synth(
+    dst: Annotated[Path, typer.Argument(help="New directory for the checkpoint.")],
+    shape: Annotated[str, typer.Option(help="A published size: qwen3-0.6b, ... qwen3-32b.")],
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the weights.")] = 0,
+) -> None:
+    """Write a random W8A8 checkpoint of a published size, to measure size and speed with."""
+    from qwen3_a8w8.checkpoint.shapes import named_shape
+    from qwen3_a8w8.checkpoint.synth import synth_checkpoint  # brings torch
+
+    console = Console(stderr=True)
+    with Progress(console=console) as progress:
+        task = progress.add_task("writing", total=None)
+
+        def on_progress(done: int, total: int) -> None:
+            progress.update(task, completed=done, total=total)
+
+        summary = synth_checkpoint(named_shape(shape), dst, on_progress, seed=seed)
+    console.print(
+        f"{summary.path}: {summary.num_linears} linears, {summary.written_bytes / 2**30:.2f} GiB"
+    )

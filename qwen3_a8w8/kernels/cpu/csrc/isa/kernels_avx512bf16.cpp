@@ -1,2 +1,0 @@
-#define QW_TABLE kernels_avx512bf16
-#include "table.h"

@@ -1,0 +1,212 @@
+"""The file format of packed constants: written once, mapped read-only ever after.
+
+    [preamble 4 KiB] [constants, each page-aligned] [table, JSON]
+
+The preamble holds the file's size, where the table is and the SHA-256 of both; the
+table holds an identity (strings that say what the constants were made from) and,
+per constant, offset, size and a checksum. It is written last, so a file that was
+cut short never looks whole.
+
+This module knows neither which constants a model has nor where files are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from qwen3_a8w8.errors import CheckpointError
+from qwen3_a8w8.kernels.backend import Packed
+
+FORMAT_VERSION = 1
+
+_MAGIC = b"QW3PACK\0"
+_PREAMBLE_BYTES = 4096
+_PREAMBLE = struct.Struct("<8sQQQQ32s")  # magic, version, file size, table's offset, bytes, SHA-256
+_DIGEST_BYTES = 32
+_PAGE_BYTES = 4096
+_HUGE_PAGE_BYTES = 2 << 20
+_WRITE_BYTES = 64 << 20
+
+
+class PackedFileError(CheckpointError):
+    """A packed file is damaged, cut short or of another kind; it has to be made again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where one constant lies in the file.
+
+    Attributes:
+        offset: of its first byte.
+        nbytes: its size.
+        checksum: of its bytes, by the backend that packed it.
+    """
+
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+class PackedFileWriter:
+    """Writes constants one after the other; holds none of them.
+
+    Args:
+        path: a new file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._entries: dict[str, Entry] = {}
+        self._num_written = 0
+        self._tail = bytearray(_PREAMBLE_BYTES)  # overwritten at the end
+
+    def add(self, name: str, packed: Packed, checksum: int) -> None:
+        """Appends a constant.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        offset = self._start_page()
+        self._append(memory_at(packed.data_ptr(), packed.nbytes))
+        self._entries[name] = Entry(offset, packed.nbytes, checksum)
+
+    def add_alias(self, name: str, other: str) -> None:
+        """Lets a name stand for a constant that was added under another one."""
+        self._entries[name] = self._entries[other]
+
+    def finish(self, identity: Mapping[str, str]) -> None:
+        """Writes table and preamble and waits until everything is on the disk.
+
+        Raises:
+            OSError: it can't be written.
+        """
+        table = {
+            "identity": dict(identity),
+            "constants": {
+                name: [entry.offset, entry.nbytes, entry.checksum]
+                for name, entry in self._entries.items()
+            },
+        }
+        data = json.dumps(table).encode()
+        offset = self._start_page()
+        self._append(memoryview(data))
+        self._write(memoryview(self._tail))
+        fields = (_MAGIC, FORMAT_VERSION, offset + len(data), offset, len(data))
+        head = _PREAMBLE.pack(*fields, hashlib.sha256(data).digest())
+        head = head.ljust(_PREAMBLE_BYTES - _DIGEST_BYTES, b"\0")
+        # The constants reach the disk before the preamble that vouches for them.
+        os.fsync(self._fd)
+        os.pwrite(self._fd, head + hashlib.sha256(head).digest(), 0)
+        os.fsync(self._fd)
+
+    def _start_page(self) -> int:
+        self._append(memoryview(bytes(-len(self._tail) % _PAGE_BYTES)))
+        return self._num_written + len(self._tail)
+
+    def _append(self, data: memoryview) -> None:
+        """Writes whole huge pages only: the page cache then keeps, and maps, the file in such."""
+        while data:
+            if self._tail or len(data) < _HUGE_PAGE_BYTES:
+                room = _HUGE_PAGE_BYTES - len(self._tail)
+                self._tail += data[:room]
+                data = data[room:]
+                if len(self._tail) == _HUGE_PAGE_BYTES:
+                    self._write(memoryview(self._tail))
+                    self._tail = bytearray()
+            else:
+                num_whole = len(data) // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+                self._write(data[:num_whole])
+                data = data[num_whole:]
+
+    def _write(self, data: memoryview) -> None:
+        while data:
+            num_bytes = os.pwrite(self._fd, data[:_WRITE_BYTES], self._num_written)
+            self._num_written += num_bytes
+            data = data[num_bytes:]
+
+    def close(self) -> None:
+        """Closes the file. Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __enter__(self) -> PackedFileWriter:
+        """Returns itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Closes the file."""
+        self.close()
+
+
+class PackedFile:
+    """A whole file, mapped read-only; processes that map it share its pages.
+
+    Attributes:
+        identity: what the constants were made from.
+        entries: the constants by name.
+        nbytes: size of the file.
+        memory: the mapping, [nbytes] uint8. Whoever holds it keeps the file mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Maps a file and checks preamble and table, not the constants.
+
+        Raises:
+            PackedFileError: it isn't a whole packed file; the message says what is wrong.
+            OSError: it can't be read.
+        """
+        with path.open("rb") as file:
+            self.nbytes = os.fstat(file.fileno()).st_size
+            offset, length, digest = _read_preamble(file.read(_PREAMBLE_BYTES), self.nbytes)
+            table = os.pread(file.fileno(), length, offset)
+            if hashlib.sha256(table).digest() != digest:
+                raise PackedFileError("its table is damaged")
+            mapping = mmap.mmap(file.fileno(), self.nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        parsed = json.loads(table)
+        self.identity: dict[str, str] = parsed["identity"]
+        self.entries = {name: Entry(*entry) for name, entry in parsed["constants"].items()}
+        for advice in ("MADV_HUGEPAGE", "MADV_WILLNEED"):
+            # Both are wishes: a kernel or file system may know neither.
+            with contextlib.suppress(AttributeError, OSError):
+                mapping.madvise(getattr(mmap, advice))
+        self.memory = np.frombuffer(mapping, np.uint8)
+
+    def address(self, name: str) -> int:
+        """Where a constant lies in memory while `memory` is held."""
+        return int(self.memory.ctypes.data) + self.entries[name].offset
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """The bytes at an address, which the caller keeps valid."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
+
+
+def _read_preamble(head: bytes, file_size: int) -> tuple[int, int, bytes]:
+    if len(head) < _PREAMBLE_BYTES or not head.startswith(_MAGIC):
+        raise PackedFileError("it isn't a packed file, or was cut short")
+    if hashlib.sha256(head[:-_DIGEST_BYTES]).digest() != head[-_DIGEST_BYTES:]:
+        raise PackedFileError("its preamble is damaged")
+    _, version, size, offset, length, digest = _PREAMBLE.unpack_from(head)
+    if version != FORMAT_VERSION:
+        raise PackedFileError(f"its format version is {version}, expected {FORMAT_VERSION}")
+    if size != file_size:
+        raise PackedFileError(f"it has {file_size} bytes, expected {size}")
+    return offset, length, digest

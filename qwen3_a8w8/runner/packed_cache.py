@@ -1,0 +1,258 @@
+"""Packs a checkpoint once and maps the result afterwards.
+
+A large model loads in seconds instead of minutes that way, and the replicas of one
+host share the memory of its weights. Owns where packed files are kept and when
+one may be used; `kernels/packed_file.py` owns what is inside, `model/weights.py`
+what the constants are. A file that isn't what it should be is never used: the
+reason is logged and it is made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.kernels.backend import Backend, MappableBackend
+from qwen3_a8w8.kernels.packed_file import PackedFile, PackedFileError, PackedFileWriter
+from qwen3_a8w8.kernels.program import Ref
+from qwen3_a8w8.model.weights import load_weights
+from qwen3_a8w8.version import __version__
+
+CACHE_VARIABLE = "QWEN3_A8W8_CACHE"
+"""Environment variable that names the default directory."""
+
+MIN_BYTES = 256 << 20
+"""Smallest weights worth a file; below, packing takes a second."""
+
+AUTO = "auto"
+"""The default directory, if it can be written."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCache:
+    """Where packed weights are kept.
+
+    Attributes:
+        directory: of the packed files; made when needed.
+        is_required: whether a directory that can't be written is an error, because somebody
+            has chosen it, or only a warning.
+        min_bytes: smaller weights are packed anew each time.
+    """
+
+    directory: Path
+    is_required: bool = False
+    min_bytes: int = MIN_BYTES
+
+    @classmethod
+    def from_setting(cls, setting: str | Path | None) -> PackedCache | None:
+        """The cache that a setting means.
+
+        Args:
+            setting: a directory; "auto" for `$QWEN3_A8W8_CACHE` or
+                `~/.cache/qwen3-a8w8/packed`; None for no cache.
+        """
+        if setting is None:
+            return None
+        if setting != AUTO:
+            return cls(Path(setting).expanduser(), is_required=True)
+        chosen = os.environ.get(CACHE_VARIABLE)
+        return cls(Path(chosen or "~/.cache/qwen3-a8w8/packed").expanduser())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWeights:
+    """Packed constants, and how much of them is mapped from a file.
+
+    Attributes:
+        constants: by name, as the backend's `bind` takes them.
+        mapped_bytes: bytes that lie in the page cache; they count as free memory for the
+            kernel, but must stay where they are.
+    """
+
+    constants: dict[str, Any]
+    mapped_bytes: int = 0
+
+
+def load_packed(
+    checkpoint: Checkpoint, refs: Mapping[str, Ref], backend: Backend, cache: PackedCache | None
+) -> LoadedWeights:
+    """Gives a model's packed weights, from the cache where there is one.
+
+    Args:
+        checkpoint: an open checkpoint.
+        refs: the constants that come from it, by name.
+        backend: what packs.
+        cache: where packed files are kept; None: nowhere.
+
+    Returns:
+        The weights; equal, bit for bit, with and without the cache.
+
+    Raises:
+        CheckpointError: a tensor can't be read or isn't finite.
+        ConfigError: a directory that somebody has chosen can't be used.
+    """
+    num_bytes = sum(ref.num_elements({}) * ref.dtype.itemsize for ref in refs.values())
+    if cache is None or num_bytes < cache.min_bytes or not isinstance(backend, MappableBackend):
+        return LoadedWeights(load_weights(checkpoint, refs, backend.pack))
+    try:
+        return _load_through(cache, checkpoint, refs, backend, num_bytes)
+    except OSError as error:
+        message = f"packed weights can't be kept in {cache.directory}: {error}"
+        if cache.is_required:
+            raise ConfigError(
+                f"{message}; choose a directory that can be written, or none"
+            ) from error
+        logger.warning(
+            "%s; loading without. Set %s to a directory that can be written",
+            message,
+            CACHE_VARIABLE,
+        )
+        return LoadedWeights(load_weights(checkpoint, refs, backend.pack))
+
+
+def _load_through(
+    cache: PackedCache,
+    checkpoint: Checkpoint,
+    refs: Mapping[str, Ref],
+    backend: MappableBackend,
+    num_bytes: int,
+) -> LoadedWeights:
+    identity = {
+        "checkpoint": checkpoint.fingerprint,
+        "layout": backend.packed_layout,
+        "version": __version__,
+        "constants": _digest(refs),
+    }
+    # One file per checkpoint and layout: when a checkpoint changes, its file is replaced.
+    place = hashlib.sha256(str(checkpoint.directory.resolve()).encode()).hexdigest()[:12]
+    name = checkpoint.directory.resolve().name
+    path = cache.directory / f"{name}-{place}-{backend.packed_layout}.packed"
+    weights = _map(path, identity, refs, backend)
+    if weights is not None:
+        return weights
+    cache.directory.mkdir(parents=True, exist_ok=True)
+    with _locked(path):
+        # Another process may have made it while this one waited.
+        weights = _map(path, identity, refs, backend)
+        if weights is None:
+            _write(path, identity, checkpoint, refs, backend, num_bytes)
+            weights = _map(path, identity, refs, backend)
+    if weights is None:
+        raise OSError(f"{path} was written and is damaged; the disk or the memory is failing")
+    return weights
+
+
+def _map(
+    path: Path, identity: Mapping[str, str], refs: Mapping[str, Ref], backend: MappableBackend
+) -> LoadedWeights | None:
+    """The weights in a file, or None (and why in the log) if it can't be used."""
+    begin = time.perf_counter()
+    try:
+        file = PackedFile(path)
+        _check(file, identity, refs, backend)
+    except FileNotFoundError:
+        return None
+    except PackedFileError as error:
+        logger.warning("%s can't be used: %s; packing again", path, error)
+        return None
+    constants = {
+        name: backend.from_memory(ref, file.address(name), file.entries[name].nbytes, file.memory)
+        for name, ref in refs.items()
+    }
+    logger.info("%s: mapped and checked in %.1f s", path, time.perf_counter() - begin)
+    return LoadedWeights(constants, file.nbytes)
+
+
+def _check(
+    file: PackedFile, identity: Mapping[str, str], refs: Mapping[str, Ref], backend: MappableBackend
+) -> None:
+    stale = sorted(key for key in identity if file.identity.get(key) != identity[key])
+    if stale:
+        raise PackedFileError(f"it was made for another {', '.join(stale)}")
+    if missing := sorted(refs.keys() - file.entries.keys()):
+        raise PackedFileError(f"constant {missing[0]} is missing")
+    for name in refs:
+        entry = file.entries[name]
+        # Reads everything once, by all threads; that brings the pages in as well.
+        if backend.checksum(file.address(name), entry.nbytes) != entry.checksum:
+            raise PackedFileError(f"constant {name} is damaged")
+
+
+def _write(
+    path: Path,
+    identity: Mapping[str, str],
+    checkpoint: Checkpoint,
+    refs: Mapping[str, Ref],
+    backend: MappableBackend,
+    num_bytes: int,
+) -> None:
+    begin = time.perf_counter()
+    for leftover in path.parent.glob(f".{path.name}.*.partial"):
+        # Of a process that died: a living one would hold the lock.
+        leftover.unlink(missing_ok=True)
+    free = shutil.disk_usage(path.parent).free
+    if free < num_bytes:
+        raise OSError(f"the file takes {num_bytes} bytes, {free} are free there")
+    partial = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
+    try:
+        with PackedFileWriter(partial) as writer:
+            # A tied lm_head is the embedding once more, and follows it at once.
+            previous: tuple[str, Any] = ("", None)
+
+            def pack(ref: Ref, tensor: Any) -> None:
+                nonlocal previous
+                packed = backend.pack(ref, tensor)
+                if packed is previous[1]:
+                    writer.add_alias(ref.name, previous[0])
+                    return
+                checksum = backend.checksum(packed.data_ptr(), packed.nbytes)
+                writer.add(ref.name, packed, checksum)
+                previous = (ref.name, packed)
+
+            load_weights(checkpoint, refs, pack)
+            writer.finish(identity)
+        os.replace(partial, path)
+        _sync_directory(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+    logger.info("%s: packed in %.1f s", path, time.perf_counter() - begin)
+
+
+def _digest(refs: Mapping[str, Ref]) -> str:
+    listed = sorted(
+        f"{name} {ref.dtype.label} {ref.shape} {ref.layout.value}" for name, ref in refs.items()
+    )
+    return hashlib.sha256("\n".join(listed).encode()).hexdigest()
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Lets one process at a time make a file; the lock goes with its holder."""
+    fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sync_directory(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,69 @@
+"""The packed file format: what goes in comes out, wherever huge pages begin and end."""
+
+import hashlib
+import struct
+
+import pytest
+import torch
+
+from qwen3_a8w8.kernels.packed_file import PackedFile, PackedFileError, PackedFileWriter
+
+HUGE = 2 << 20
+SIZES = [1, 4096, 100, HUGE - 8192, HUGE, HUGE + 1, 3 * HUGE + 77, 5, 2 * HUGE - 3]
+
+
+@pytest.fixture
+def written(tmp_path):
+    gen = torch.Generator().manual_seed(0)
+    tensors = {
+        f"c{i}": torch.randint(0, 256, (size,), generator=gen, dtype=torch.uint8)
+        for i, size in enumerate(SIZES)
+    }
+    path = tmp_path / "file"
+    with PackedFileWriter(path) as writer:
+        for i, (name, tensor) in enumerate(tensors.items()):
+            writer.add(name, tensor, checksum=2**63 + i)
+        writer.add_alias("again", "c5")
+        writer.finish({"made": "from this"})
+    return path, tensors
+
+
+def test_constants_of_any_size_come_back_page_aligned(written):
+    path, tensors = written
+    file = PackedFile(path)
+    assert file.identity == {"made": "from this"}
+    assert file.nbytes == path.stat().st_size < sum(SIZES) + 4096 * (len(SIZES) + 3)
+    for i, (name, tensor) in enumerate(tensors.items()):
+        entry = file.entries[name]
+        assert entry.offset % 4096 == 0
+        assert entry.checksum == 2**63 + i
+        found = file.memory[entry.offset : entry.offset + entry.nbytes]
+        assert bytes(found) == bytes(tensor.numpy())
+        assert file.address(name) == file.memory.ctypes.data + entry.offset
+    assert file.entries["again"] == file.entries["c5"]
+    assert not file.memory.flags.writeable
+
+
+def test_file_that_was_never_finished_is_refused(tmp_path):
+    path = tmp_path / "file"
+    with PackedFileWriter(path) as writer:
+        writer.add("c", torch.zeros(3 * HUGE, dtype=torch.uint8), 0)
+    with pytest.raises(PackedFileError, match="isn't a packed file"):
+        PackedFile(path)
+
+
+def test_file_of_another_format_version_is_refused(written):
+    path, _ = written
+    data = bytearray(path.read_bytes())
+    data[8:16] = struct.pack("<Q", 99)
+    data[4064:4096] = hashlib.sha256(data[:4064]).digest()
+    path.write_bytes(data)
+    with pytest.raises(PackedFileError, match="format version is 99, expected 1"):
+        PackedFile(path)
+
+
+def test_existing_file_is_not_overwritten(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError):
+        PackedFileWriter(tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"
