@@ -16,12 +16,14 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.errors import BodyTooLargeError, RouteError
 from deployments.generation import Generation
 from deployments.http_errors import error_response, status_and_code
+from deployments.report import prometheus_text
 from deployments.service import ModelService, StartedChat, StartedCompletion
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.openai.chat_collector import ChatCollector
@@ -128,6 +130,11 @@ def build_api(service: ModelService, *, max_body_bytes: int) -> FastAPI:
     @app.get("/version")
     async def version() -> Response:
         return JSONResponse({"version": __version__})
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text = prometheus_text(await service.engine.reports())
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     return app
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from deployments.report import ReplicaReport
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 
@@ -22,6 +23,10 @@ class EngineClient(Protocol):
 
     async def capabilities(self) -> RunnerCapabilities:
         """What the runners can do; all replicas are alike."""
+        ...
+
+    async def reports(self) -> list[ReplicaReport]:
+        """What the replicas that answer hold and have done."""
         ...
 
     async def check_ready(self, timeout_s: float) -> None:

@@ -12,7 +12,6 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import ray
@@ -22,34 +21,17 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from deployments.errors import EngineNotReadyError
 from deployments.npu_actor import RemoteNpuActor
+from deployments.report import ReplicaReport
 from deployments.router import Router, TokenStream, collect
 from deployments.settings import AppSettings
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
-from qwen3_a8w8.engine.stats import EngineStats
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 
 ACTOR_BUNDLE = 1
 
 logger = logging.getLogger("ray.serve")
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaReport:
-    """One replica at one moment.
-
-    Attributes:
-        replica_id: Serve's id.
-        replica_pid: process of the router.
-        actor_pid: process of the actor.
-        stats: of the engine.
-    """
-
-    replica_id: str
-    replica_pid: int
-    actor_pid: int
-    stats: EngineStats
 
 
 class EngineReplica:

@@ -17,6 +17,7 @@ from deployments.api import build_api
 from deployments.replica_client import ReplicaClient
 from deployments.service import GenerationOutput, ModelService, Prompt
 from deployments.settings import AppSettings
+from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.text.output import OutputDelta
 
@@ -37,10 +38,6 @@ class Ingress:
         Raises:
             CheckpointError: the model can't be found, or a file is missing or damaged.
         """
-        # Imported here: the look-up brings the checkpoint readers along, which clients of the
-        # handle don't need.
-        from qwen3_a8w8.checkpoint.resolve import resolve_model
-
         self._settings = settings
         self._service = ModelService(
             settings.public_name,

@@ -25,6 +25,7 @@ import deployments
 from deployments.app import APPLICATION_NAME, build_app
 from deployments.settings import AppSettings
 from qwen3_a8w8 import errors
+from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, Qwen3A8W8Error
 
 OBJECT_STORE_BYTES = 96 * 2**20
@@ -106,9 +107,6 @@ def local_application(
 
 def _check(settings: AppSettings, host: str, port: int) -> None:
     """Finds what can be found before anything is started."""
-    # Imported here: the look-up brings the checkpoint readers along.
-    from qwen3_a8w8.checkpoint.resolve import resolve_model
-
     settings.engine.to_config()
     resolve_model(settings.model)
     if ray.is_initialized():

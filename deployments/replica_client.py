@@ -14,6 +14,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from deployments.errors import EngineNotReadyError
+from deployments.report import ReplicaReport
 from deployments.resume import resumed_stream, retried
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -62,6 +63,14 @@ class ReplicaClient:
         )
         self._capabilities = capabilities
         return capabilities
+
+    async def reports(self) -> list[ReplicaReport]:
+        """The report of one replica: Serve's handle chooses which, and can't ask them all.
+
+        Raises:
+            EngineDeadError: none answers.
+        """
+        return [await self._call("report")]
 
     async def check_ready(self, timeout_s: float) -> None:
         """Asks one replica for its health.

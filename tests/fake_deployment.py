@@ -5,6 +5,7 @@ from contextlib import aclosing
 from pathlib import Path
 
 from deployments.generation import split_request
+from deployments.report import ReplicaReport
 from deployments.resume import resumed_stream
 from deployments.router import Router, collect
 from deployments.settings import FailoverSettings
@@ -94,6 +95,9 @@ class FakeEngine:
 
     async def capabilities(self) -> RunnerCapabilities:
         return self.core.capabilities
+
+    async def reports(self) -> list[ReplicaReport]:
+        return [ReplicaReport("fake#1", 1, 2, self.core.stats())]
 
     async def check_ready(self, timeout_s: float) -> None:
         if self.core.error is not None:

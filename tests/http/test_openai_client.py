@@ -3,6 +3,7 @@
 import httpx
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.api import build_api
 from deployments.service import ModelService
@@ -288,3 +289,22 @@ async def test_engine_that_dies_before_the_answer_gives_503(http, engine):
 async def test_health_and_version_answer(http):
     assert (await http.get("/health")).json() == {"status": "ok"}
     assert "version" in (await http.get("/version")).json()
+
+
+async def test_metrics_count_what_was_served(client, http):
+    await client.completions.create(
+        model="tiny", prompt="the fox", max_tokens=5, seed=SEED, extra_body={"ignore_eos": True}
+    )
+    response = await http.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain")
+    samples = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(response.text)
+        for sample in family.samples
+    }
+    replica = ("replica", "fake#1")
+    batches = ("qwen3_a8w8_decode_batches_total", ("batch_size", "1"), replica)
+    assert samples[batches] == 4  # the first of five tokens comes with the prefill
+    ended = ("qwen3_a8w8_request_success_total", ("finished_reason", "length"), replica)
+    assert samples[ended] == 1
+    assert samples["qwen3_a8w8_kv_blocks_in_use", replica] == 0

@@ -13,8 +13,9 @@ from qwen3_a8w8.bench import kernels as bench_kernels
 from qwen3_a8w8.bench import report
 from qwen3_a8w8.bench.machine import Machine, last_level_cache_bytes
 from qwen3_a8w8.bench.provenance import git_commit, provenance
-from qwen3_a8w8.checkpoint import open_checkpoint, synth_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.shapes import SHAPES
+from qwen3_a8w8.checkpoint.synth import synth_checkpoint
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.config import EngineConfig, ModelConfig
 from qwen3_a8w8.errors import ConfigError

@@ -10,7 +10,7 @@ import shutil
 import pytest
 import torch
 
-from qwen3_a8w8.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.errors import CheckpointError
 from tests.checkpoints import (
     edit_header,

@@ -12,8 +12,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3ForCausalLM
 from transformers.utils.quantization_config import CompressedTensorsConfig
 
-from qwen3_a8w8.checkpoint import open_checkpoint, quantize_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, linear_module
+from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
 from qwen3_a8w8.checkpoint.writer import SafetensorsWriter, TensorSpec
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization import dequantize

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from qwen3_a8w8.checkpoint import open_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, float_tensors, linear_module
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization import dequantize

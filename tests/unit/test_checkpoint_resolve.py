@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from qwen3_a8w8.checkpoint import resolve, resolve_model
+from qwen3_a8w8.checkpoint import resolve
+from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.errors import CheckpointError
 
 

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
 
 from qwen3_a8w8 import LLM, SamplingParams
-from qwen3_a8w8.checkpoint import open_checkpoint, synth_checkpoint
+from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES
 from qwen3_a8w8.checkpoint.shapes import SHAPES, named_shape
+from qwen3_a8w8.checkpoint.synth import synth_checkpoint
 from qwen3_a8w8.checkpoint.writer import SafetensorsWriter, TensorSpec
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.config import EngineConfig, ModelConfig

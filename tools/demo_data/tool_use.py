@@ -135,7 +135,8 @@ class _Tool:
 
 def _choose_tool(rng: random.Random, family: _Family) -> _Tool:
     name = family.names[0] if rng.random() < 0.4 else rng.choice(family.names)
-    parameters = tuple(rng.choice(names) for names, _ in family.parameters)
+    style = rng.randrange(6)  # a and b, or x and y, never a and y
+    parameters = tuple(names[style % len(names)] for names, _ in family.parameters)
     properties: dict[str, Any] = {
         parameter: {"type": kind}
         for parameter, (_, kind) in zip(parameters, family.parameters, strict=True)

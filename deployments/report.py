@@ -1,0 +1,97 @@
+"""What a replica tells of itself, and the Prometheus text made of it.
+
+Metric names follow vLLM's where there is one, with our prefix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from qwen3_a8w8.engine.stats import EngineStats
+
+PREFIX = "qwen3_a8w8"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """One replica at one moment.
+
+    Attributes:
+        replica_id: Serve's id.
+        replica_pid: process of the router.
+        actor_pid: process of the actor.
+        stats: of the engine.
+    """
+
+    replica_id: str
+    replica_pid: int
+    actor_pid: int
+    stats: EngineStats
+
+
+def prometheus_text(reports: Iterable[ReplicaReport]) -> bytes:
+    """The reports in Prometheus' text format, every sample labelled with its replica."""
+    registry = CollectorRegistry()
+    registry.register(_Reports(list(reports)))
+    return generate_latest(registry)
+
+
+class _Reports:
+    """A collector over reports that are there already."""
+
+    def __init__(self, reports: list[ReplicaReport]) -> None:
+        self._reports = reports
+
+    def collect(self) -> Iterator[Metric]:
+        yield from self._gauges()
+        yield from self._counters()
+
+    def _gauges(self) -> Iterator[Metric]:
+        gauges = {
+            "num_requests_running": ("sequences with KV blocks", "num_running"),
+            "num_requests_waiting": ("sequences without KV blocks", "num_waiting"),
+            "kv_blocks_in_use": ("KV blocks held by sequences", "num_blocks_in_use"),
+            "kv_blocks_free": ("KV blocks that can be had", "num_blocks_free"),
+            "decode_active_rows": ("live rows of the last decode dispatch", "num_active_rows"),
+            "decode_fill_ratio": ("live rows / rows, all decode dispatches", "decode_fill_ratio"),
+        }
+        for name, (text, attribute) in gauges.items():
+            gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
+            for report in self._reports:
+                gauge.add_metric([report.replica_id], getattr(report.stats, attribute))
+            yield gauge
+
+    def _counters(self) -> Iterator[Metric]:
+        counters = {
+            "steps": ("steps planned", "num_steps"),
+            "prefill_tokens": ("positions computed by prefill", "num_prefill_tokens"),
+            "decode_rows": ("live rows of all decode dispatches", "num_decode_rows"),
+            "prefix_cache_queries": ("prompt tokens looked up", "num_prefix_query_tokens"),
+            "prefix_cache_hits": ("prompt tokens found", "num_prefix_hit_tokens"),
+            "num_preemptions": ("times a sequence lost its blocks", "num_preemptions"),
+        }
+        for name, (text, attribute) in counters.items():
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
+            for report in self._reports:
+                counter.add_metric([report.replica_id], getattr(report.stats.counters, attribute))
+            yield counter
+        busy = CounterMetricFamily(
+            f"{PREFIX}_device_time_seconds", "seconds the device was busy", labels=["replica"]
+        )
+        batches = CounterMetricFamily(
+            f"{PREFIX}_decode_batches", "decode dispatches", labels=["replica", "batch_size"]
+        )
+        ended = CounterMetricFamily(
+            f"{PREFIX}_request_success", "sequences ended", labels=["replica", "finished_reason"]
+        )
+        for report in self._reports:
+            busy.add_metric([report.replica_id], report.stats.device_time_s)
+            for size, count in report.stats.counters.decode_batches.items():
+                batches.add_metric([report.replica_id, str(size)], count)
+            for reason, count in report.stats.num_finished.items():
+                ended.add_metric([report.replica_id, reason], count)
+        yield from (busy, batches, ended)
