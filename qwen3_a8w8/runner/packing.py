@@ -112,7 +112,10 @@ def pack_decode(
         place = slice(index, index + num_tokens)
         positions[place] = np.arange(row.position, row.position + num_tokens)
         seq_lens[place] = positions[place] + 1
-        slot_mapping[place] = slots_of(row.block_ids, row.position, num_tokens, block_size)
+        for i, position in enumerate(range(row.position, row.position + num_tokens), start=index):
+            slot_mapping[i] = row.block_ids[position // block_size] * block_size + (
+                position % block_size
+            )
         tables += [row.block_ids] * num_tokens
     return {
         "token_ids": token_ids,
