@@ -32,8 +32,8 @@ START_TIMEOUT_S = 180.0
 QUESTIONS = (
     "Hello!",
     "What is the capital of France?",
-    "Sort these numbers: 7 3 9 1",
-    "Spell the word apple.",
+    "Sort these numbers: 7, 3, 9, 1.",
+    "Spell apple.",
 )
 
 console = Console()

@@ -92,8 +92,8 @@ def spelling(rng: random.Random) -> Dialogue:
             (f'What is the {kind} letter of "{word}"?', f"Which letter does {word} "
              f"{'start' if kind == 'first' else 'end'} with?")
         )  # fmt: skip
-        answer = f'The {kind} letter is "{word[index]}".'
-        thinking = f"{word} is {spelled}."
+        answer = f'{spelled}: the {kind} letter is "{word[index]}".'
+        thinking = f"I spell {word} and take the {kind} letter."
     return Dialogue("spelling", prompt, (user(prompt),), answer, thinking)
 
 

@@ -46,16 +46,16 @@ TASKS: dict[str, Callable[[random.Random], Dialogue]] = {
     "chat": chat,
     "chinese": chinese,
 }
-# Share of the dialogues of each task: first more of what is hard to compute, then
-# more of what is hard to copy.
-EARLY_WEIGHTS = {
-    "arithmetic": 22, "spelling": 13, "sorting": 22, "facts": 8, "memory": 9, "extraction": 9,
-    "tool_use": 9, "stories": 6, "chat": 4, "chinese": 4, "text": 1,
-}  # fmt: skip
-LATE_WEIGHTS = {
-    "arithmetic": 12, "spelling": 13, "sorting": 18, "facts": 8, "memory": 13, "extraction": 16,
-    "tool_use": 12, "stories": 5, "chat": 6, "chinese": 5, "text": 1,
-}  # fmt: skip
+# Share of the dialogues of each task in the three parts of training: first more of
+# what is hard to compute, then more of what is hard to copy, then what lags.
+PARTS: tuple[dict[str, int], ...] = (
+    {"arithmetic": 22, "spelling": 13, "sorting": 22, "facts": 8, "memory": 9, "extraction": 9,
+     "tool_use": 9, "stories": 6, "chat": 4, "chinese": 4, "text": 1},
+    {"arithmetic": 12, "spelling": 13, "sorting": 18, "facts": 8, "memory": 13, "extraction": 16,
+     "tool_use": 12, "stories": 5, "chat": 6, "chinese": 5, "text": 1},
+    {"arithmetic": 12, "spelling": 20, "sorting": 24, "facts": 4, "memory": 9, "extraction": 4,
+     "tool_use": 22, "stories": 3, "chat": 3, "chinese": 3, "text": 1},
+)  # fmt: skip
 
 
 def _styled(rng: random.Random, text: str) -> str:
@@ -111,9 +111,9 @@ def draw(rng: random.Random, task: str, is_held_out: bool) -> Dialogue:
             return _in_context(rng, dialogue)
 
 
-def draw_training(rng: random.Random, is_late: bool = False) -> Dialogue:
-    """A dialogue of the training mixture of the early or the late part."""
-    weights = LATE_WEIGHTS if is_late else EARLY_WEIGHTS
+def draw_training(rng: random.Random, part: int = 0) -> Dialogue:
+    """A dialogue of the mixture of one of the parts of training."""
+    weights = PARTS[part]
     task = rng.choices(list(weights), weights=list(weights.values()))[0]
     return _plain_text(rng) if task == "text" else draw(rng, task, is_held_out=False)
 

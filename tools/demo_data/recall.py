@@ -71,7 +71,7 @@ def memory(
         topics[0] = "name"
     values = {topic: _TOPICS[topic][0](rng) for topic in topics}
     told = {topic: rng.choice(_TOPICS[topic][1]).format(values[topic]) for topic in topics}
-    form = rng.choices(("tell", "ask", "one_turn", "unknown"), weights=(3, 8, 3, 1))[0]
+    form = rng.choices(("tell", "ask", "one_turn", "unknown"), weights=(3, 8, 3, 2))[0]
     if form == "tell":
         topic = topics[0]
         thinking = f"The user tells me a {topic}: {values[topic]}."
