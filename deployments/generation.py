@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 from deployments.engine_client import EngineClient
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -26,13 +27,24 @@ News = list[tuple[int, OutputDelta]]
 
 
 def split_request(
-    prompt_token_ids: Sequence[int], sampling: SamplingParams, seed: int
+    prompt_token_ids: Sequence[int],
+    sampling: SamplingParams,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
 ) -> list[EngineRequest]:
-    """The `n` independent requests of one prompt, each with its own seed."""
+    """The `n` independent requests of one prompt, each with its own seed.
+
+    Args:
+        prompt_token_ids: the prompt.
+        sampling: settings of all of them.
+        seed: of the first; the others' are derived from it.
+        options: further fields of `EngineRequest`, such as `priority`.
+    """
     return [
         EngineRequest(
             prompt_token_ids=tuple(prompt_token_ids),
             sampling=replace(sampling, n=1, seed=derive_seed(seed, index)),
+            **(options or {}),
         )
         for index in range(sampling.n)
     ]

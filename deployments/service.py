@@ -148,7 +148,9 @@ class ModelService:
             template_kwargs=request.chat_template_kwargs,
         )
         prompt_ids = self._tokenizer.encode(prompt)
-        generation = await self._start(split_request(prompt_ids, sampling, _seed(sampling)))
+        generation = await self._start(
+            split_request(prompt_ids, sampling, _seed(sampling), request.engine_options())
+        )
         return StartedChat(
             generation,
             sampling.n,
@@ -169,7 +171,8 @@ class ModelService:
         sampling = request.sampling_params(self._defaults)
         prompts = [self._prompt_ids(prompt) for prompt in request.prompt]
         seed = _seed(sampling)
-        requests = [one for ids in prompts for one in split_request(ids, sampling, seed)]
+        options = request.engine_options()
+        requests = [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
         echo: tuple[str, ...] = ()
         if request.echo:
             texts = [
@@ -204,7 +207,9 @@ class ModelService:
                 "and echo",
                 param="stream" if request.is_stream else "n" if not request.echo else "echo",
             )
-        return await self._run_batch(request.prompt, request.sampling_params(self._defaults))
+        return await self._run_batch(
+            request.prompt, request.sampling_params(self._defaults), request.engine_options()
+        )
 
     async def generate(
         self,
@@ -270,14 +275,17 @@ class ModelService:
         return generation
 
     async def _run_batch(
-        self, prompts: Sequence[Prompt], sampling: SamplingParams
+        self,
+        prompts: Sequence[Prompt],
+        sampling: SamplingParams,
+        options: Mapping[str, Any] | None = None,
     ) -> list[tuple[GenerationOutput, OutputDelta]]:
         capabilities = await self.engine.capabilities()
         seed = _seed(sampling)
         requests = [
             request
             for prompt in prompts
-            for request in split_request(self._prompt_ids(prompt), sampling, seed)
+            for request in split_request(self._prompt_ids(prompt), sampling, seed, options)
         ]
         results = []
         for request, output in zip(

@@ -62,16 +62,31 @@ class EngineSettings(StrictSettings):
     kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache) or bf16")
     max_model_len: int | None = Field(
         default=None,
-        description="longest prompt plus output in tokens; null: the checkpoint's limit",
+        description="longest prompt plus output in tokens, which must fit the cache; null: the "
+        "checkpoint's limit, or what the cache holds of it",
     )
     prefill_chunk_tokens: int = Field(
         default=512, description="most prompt tokens in one prefill dispatch, 16 to 8192"
+    )
+    prefill_layers_per_dispatch: int | None = Field(
+        default=None,
+        description="layers per prefill dispatch, after which others may decode and an abort "
+        "takes effect; null: all",
+    )
+    max_decode_stall_ms: float | None = Field(
+        default=1000.0,
+        description="milliseconds by which a prefill dispatch may delay running streams; chunks "
+        "are cut by measured speed to keep to it; null: no bound",
     )
     max_running_requests: int = Field(
         default=16, description="sequences that decode together, 1 to 16"
     )
     max_queued_requests: int = Field(
         default=256, description="waiting requests beyond which new ones get a 503"
+    )
+    max_queued_tokens: int = Field(
+        default=1_000_000,
+        description="tokens of waiting requests beyond which new ones get a 503",
     )
     enable_prefix_caching: bool = Field(
         default=True, description="reuse KV blocks of equal prefixes"

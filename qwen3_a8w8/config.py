@@ -14,6 +14,7 @@ from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError, ConfigError
 from qwen3_a8w8.experimental import FLAGS, unknown_flags
+from qwen3_a8w8.rope_scaling import YarnScaling
 
 DECODE_BATCH_SIZES = (1, 16)
 """Batch sizes the decode callable is compiled for."""
@@ -43,6 +44,7 @@ class ModelConfig:
         rope_theta: base of the rotary embedding.
         rms_norm_eps: epsilon of every RMSNorm.
         max_position_embeddings: context the checkpoint was made for, in tokens.
+        yarn: how its positions are stretched beyond that, or None.
         tie_word_embeddings: lm_head shares the embedding matrix.
         eos_token_ids: ids that end a generation unless `ignore_eos`.
     """
@@ -59,6 +61,14 @@ class ModelConfig:
     max_position_embeddings: int = 40960
     tie_word_embeddings: bool = False
     eos_token_ids: tuple[int, ...] = ()
+    yarn: YarnScaling | None = None
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of one sequence that the checkpoint is meant for."""
+        if self.yarn is None:
+            return self.max_position_embeddings
+        return max(self.max_position_embeddings, self.yarn.context_length)
 
     @property
     def q_size(self) -> int:
@@ -130,12 +140,8 @@ class ModelConfig:
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise CheckpointError(f"{source}: rope parameters are {rope!r}, expected an object")
-        rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type != "default":
-            raise CheckpointError(
-                f"{source}: rope type {rope_type!r} isn't supported, expected 'default'; "
-                "remove rope_scaling to run the model at its native context"
-            )
+        max_position_embeddings = positive_int("max_position_embeddings", 40960)
+        yarn = YarnScaling.from_hf(rope, max_position_embeddings, source)
         if raw.get("attention_bias"):
             raise CheckpointError(f"{source}: attention_bias is true; Qwen3 has no biases")
         if raw.get("use_sliding_window"):
@@ -157,9 +163,10 @@ class ModelConfig:
                 "rope_theta", rope.get("rope_theta", raw.get("rope_theta", 1e6))
             ),
             rms_norm_eps=positive_float("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
-            max_position_embeddings=positive_int("max_position_embeddings", 40960),
+            max_position_embeddings=max_position_embeddings,
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
             eos_token_ids=eos_ids,
+            yarn=yarn,
         )
         if config.num_heads % config.num_kv_heads:
             raise CheckpointError(
@@ -191,10 +198,19 @@ class EngineConfig:
         kv_memory_fraction: share (0 to 1] of the memory free after warm-up that the cache may
             take when neither of the two above is given.
         kv_cache_dtype: "int8" (with a scale cache), the only one that has kernels.
-        max_model_len: longest prompt plus output in tokens; None: the checkpoint's own limit.
+        max_model_len: longest prompt plus output in tokens. A number must fit the checkpoint and
+            the KV cache. None: the checkpoint's own limit, or what the KV cache holds of it.
         prefill_chunk_tokens: most prompt tokens computed in one prefill dispatch.
+        prefill_layers_per_dispatch: layers that a prefill dispatch goes through before others
+            may decode and an abort takes effect; None: all. Each group of layers has scratch
+            memory of its own.
+        max_decode_stall_ms: milliseconds by which a prefill dispatch may delay sequences that
+            decode (> 0); chunks are cut, by measured speed, to keep to it. Higher values give
+            new prompts their first token earlier. None: no bound.
         max_running_requests: sequences that decode at the same time, at most 16.
         max_queued_requests: waiting requests beyond which new ones get a CapacityError.
+        max_queued_tokens: tokens of waiting requests beyond which new ones get one; a single
+            request of more is taken when none waits.
         enable_prefix_caching: reuse full KV blocks of equal prefixes.
         lookahead: plans sent before the former result is in (0 or 1).
         num_threads: CPU threads; None: the cores this process may use.
@@ -210,8 +226,11 @@ class EngineConfig:
     kv_cache_dtype: str = "int8"
     max_model_len: int | None = None
     prefill_chunk_tokens: int = 512
+    prefill_layers_per_dispatch: int | None = None
+    max_decode_stall_ms: float | None = 1000.0
     max_running_requests: int = 16
     max_queued_requests: int = 256
+    max_queued_tokens: int = 1_000_000
     enable_prefix_caching: bool = True
     lookahead: int = 1
     num_threads: int | None = None
@@ -277,6 +296,24 @@ class EngineConfig:
             "an integer from 16 to 8192",
         )
         check(
+            self.prefill_layers_per_dispatch is None
+            or is_count(self.prefill_layers_per_dispatch, 1),
+            "prefill_layers_per_dispatch",
+            "an integer of at least 1, or None",
+        )
+        stall_ms: object = self.max_decode_stall_ms
+        check(
+            stall_ms is None
+            or (
+                isinstance(stall_ms, int | float)
+                and not isinstance(stall_ms, bool)
+                and math.isfinite(stall_ms)
+                and stall_ms > 0
+            ),
+            "max_decode_stall_ms",
+            "a positive number of milliseconds, or None",
+        )
+        check(
             is_count(self.max_running_requests, 1, max(DECODE_BATCH_SIZES)),
             "max_running_requests",
             f"an integer from 1 to {max(DECODE_BATCH_SIZES)}",
@@ -286,6 +323,7 @@ class EngineConfig:
             "max_queued_requests",
             "an integer of at least 0",
         )
+        check(is_count(self.max_queued_tokens, 0), "max_queued_tokens", "an integer of at least 0")
         check(self.lookahead in (0, 1), "lookahead", "0 or 1")
         check(
             not unknown_flags(self.enable),

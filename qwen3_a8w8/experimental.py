@@ -29,6 +29,7 @@ class ExperimentalFlag:
 
 INT8_LM_HEAD = "int8_lm_head"
 SKIP_SELF_CHECK = "skip_self_check"
+PROMPT_LOOKUP = "prompt_lookup"
 
 FLAGS: dict[str, ExperimentalFlag] = {
     flag.name: flag
@@ -44,6 +45,13 @@ FLAGS: dict[str, ExperimentalFlag] = {
             name=SKIP_SELF_CHECK,
             summary="kernels and flags run even if the small model that is tried at start-up "
             "gives wrong results on them.",
+            changes="speed",
+            is_validated=True,
+        ),
+        ExperimentalFlag(
+            name=PROMPT_LOOKUP,
+            summary="a sequence that decodes alone guesses up to 7 tokens from its own text and "
+            "checks them in one step; the output is the same, bit for bit. No lookahead for it.",
             changes="speed",
             is_validated=True,
         ),

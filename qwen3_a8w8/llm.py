@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -149,12 +149,19 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> list[GenerationOutput]:
         """Completes prompts; more than 16 queue.
 
         Args:
             prompts: one or more, each a text or a list of token ids.
             sampling_params: one for all, one per prompt, or None for the checkpoint's own.
+            priority: lower values go first, beside what is streamed at the same time.
+            timeout_s: seconds after which an answer ends as it is, with finish_reason "length".
+            cache_salt: the prefix cache is shared only between calls with the same salt.
 
         Returns:
             One output per prompt, in their order.
@@ -163,7 +170,10 @@ class LLM:
             InvalidRequestError: a prompt or its parameters can't be served; none has run.
             EngineDeadError: the runner has failed.
         """
-        requests = self._requests(prompts, sampling_params)
+        requests = [
+            replace(request, priority=priority, timeout_s=timeout_s, cache_salt=cache_salt)
+            for request in self._requests(prompts, sampling_params)
+        ]
         collected = _Outputs(self, requests)
         self._engine.generate(requests, collected.take)
         return collected.outputs()
@@ -345,7 +355,8 @@ def _feed(processor: OutputProcessor, sampling: SamplingParams, event: TokenEven
     return processor.feed(
         event.token_ids,
         event.logprobs if sampling.logprobs is not None else None,
-        reason if reason == "stop" or reason == "length" else None,
+        # Like clients of the API, the text side knows two ways to end: a deadline is a limit.
+        "length" if reason == "timeout" else reason if reason in ("stop", "length") else None,
     )
 
 

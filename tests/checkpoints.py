@@ -30,6 +30,7 @@ def make_random_qwen3(
     seed: int = 0,
     max_shard_size: str = "5GB",
     initializer_range: float = 0.05,
+    rope_scaling: dict[str, Any] | None = None,
 ) -> Qwen3ForCausalLM:
     """Saves a random Qwen3 (no tokenizer) in `path` and returns it, in `dtype`, in eval mode.
 
@@ -46,7 +47,7 @@ def make_random_qwen3(
             vocab_size=vocab,
             tie_word_embeddings=tied,
             max_position_embeddings=2048,
-            rope_theta=1e6,
+            rope_parameters={"rope_type": "default", "rope_theta": 1e6, **(rope_scaling or {})},
             bos_token_id=None,
             eos_token_id=vocab - 1,
             initializer_range=initializer_range,

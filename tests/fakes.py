@@ -14,6 +14,7 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.engine.request import EngineRequest, derive_seed
 
 EOS = 1
+COPYING_SEED = 3
 
 
 def make_capabilities(**changes) -> RunnerCapabilities:
@@ -29,6 +30,7 @@ def make_capabilities(**changes) -> RunnerCapabilities:
         "eos_token_ids": (EOS,),
         "decode_step_s": {1: 0.010, 16: 0.040},
         "description": {"device": "fake"},
+        "max_draft_tokens": 7,
     } | changes
     return RunnerCapabilities(**values)
 
@@ -43,7 +45,12 @@ def chain(token_ids, parent=0) -> list[int]:
 
 
 def next_token(state: int, position: int, seed: int, vocab_size: int) -> int:
-    """The token a fake model samples at `position` after tokens whose chain value is `state`."""
+    """The token a fake model samples at `position` after tokens whose chain value is `state`.
+
+    With COPYING_SEED the text repeats itself, so that drafts come true.
+    """
+    if seed == COPYING_SEED:
+        return 2 + position % 6
     return hash((state, position, seed)) % vocab_size
 
 
@@ -96,6 +103,9 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         self.num_closed = 0
         self.fail_at_step: int | None = None
+        self.layers_per_dispatch = self.capabilities.num_layers
+        self._open_chunks: tuple = ()
+        self._next_layer = 0
         self._cache: dict[tuple[int, int], int] = {}
         self._written: set[tuple[int, int]] = set()
         self._seen: set[int] = set()
@@ -117,6 +127,8 @@ class FakeRunner:
             self.known[start.seq_id] = _Known(start, tokens, chain(tokens))
         self._written.clear()
         self._check_shape(plan)
+        self._check_layers(plan)
+        is_last_group = self._next_layer == 0
         sampled = []
         for chunk in plan.prefill:
             known = self.known[chunk.seq_id]
@@ -124,14 +136,20 @@ class FakeRunner:
             assert chunk.num_tokens >= 1
             assert end <= len(known.token_ids)
             assert chunk.is_sampled == (end == len(known.token_ids))
-            self._attend(known, chunk.block_ids, chunk.start, end)
-            if chunk.is_sampled:
+            self._attend(known.states, chunk, chunk.start, end)
+            if chunk.is_sampled and is_last_group:
                 sampled.append(self._sample(chunk.seq_id, known))
         for row in plan.decode.rows if plan.decode else ():
             known = self.known[row.seq_id]
             assert row.position == len(known.token_ids) - 1
-            self._attend(known, row.block_ids, row.position, row.position + 1)
+            drafts = row.draft_token_ids
+            end = row.position + 1 + len(drafts)
+            self._attend([*known.states, *chain(drafts, known.states[-1])], row, row.position, end)
             sampled.append(self._sample(row.seq_id, known))
+            for draft in drafts:
+                if sampled[-1].token_id != draft:
+                    break
+                sampled.append(self._sample(row.seq_id, known))
         return StepResult(plan.step_id, tuple(sampled), 0.001)
 
     def close(self) -> None:
@@ -149,9 +167,25 @@ class FakeRunner:
         if plan.decode:
             assert plan.decode.batch_size in capabilities.decode_batch_sizes
             assert 1 <= len(rows) <= plan.decode.batch_size
+        most_drafts = capabilities.max_draft_tokens if len(rows) == 1 else 0
+        assert all(len(row.draft_token_ids) <= most_drafts for row in rows)
 
-    def _attend(self, known: _Known, block_ids: tuple[int, ...], start: int, end: int) -> None:
-        size = self.capabilities.block_size
+    def _check_layers(self, plan: StepPlan) -> None:
+        """A dispatch begins at layer 0 and goes on where it was, with chunks it began with."""
+        num_layers = self.capabilities.num_layers
+        if not plan.prefill:
+            assert plan.prefill_layers is None
+            return
+        begin, end = plan.prefill_layers or (0, num_layers)
+        assert begin == 0 or begin == self._next_layer
+        assert end == min(begin + self.layers_per_dispatch, num_layers)
+        if begin > 0:
+            assert set(plan.prefill) <= set(self._open_chunks)
+        self._open_chunks = plan.prefill
+        self._next_layer = end % num_layers
+
+    def _attend(self, states: list[int], work, start: int, end: int) -> None:
+        size, block_ids = self.capabilities.block_size, work.block_ids
         assert len(set(block_ids)) == len(block_ids)
         assert SCRATCH_BLOCK not in block_ids
         assert all(0 < block_id < self.capabilities.num_kv_blocks for block_id in block_ids)
@@ -159,14 +193,14 @@ class FakeRunner:
         assert end <= self.capabilities.max_model_len
         for position in range(start):
             slot = (block_ids[position // size], position % size)
-            assert self._cache.get(slot) == known.states[position], (
-                f"sequence {known.start.seq_id} reads a wrong token at position {position}"
+            assert self._cache.get(slot) == states[position], (
+                f"sequence {work.seq_id} reads a wrong token at position {position}"
             )
         for position in range(start, end):
             slot = (block_ids[position // size], position % size)
             assert slot not in self._written, "two sequences write one slot in one step"
             self._written.add(slot)
-            self._cache[slot] = known.states[position]
+            self._cache[slot] = states[position]
 
     def _sample(self, seq_id: int, known: _Known) -> SampledToken:
         sampling = known.start.sampling

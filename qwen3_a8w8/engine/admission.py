@@ -23,10 +23,12 @@ def check_request(request: EngineRequest, capabilities: RunnerCapabilities) -> N
     """Checks a request that runs by itself.
 
     Raises:
-        InvalidRequestError: an empty prompt, ids that are no tokens, or nothing to generate.
+        InvalidRequestError: an empty prompt, ids that are no tokens, options out of range, or
+            nothing to generate.
         ContextLengthError: the prompt leaves no room for a token.
     """
     vocab_size = capabilities.vocab_size
+    request.check_options()
     if not request.prompt_token_ids:
         raise InvalidRequestError(
             "the prompt has 0 tokens, expected at least 1", param="prompt", code="empty_prompt"

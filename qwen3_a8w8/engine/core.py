@@ -12,7 +12,9 @@ Start reading at `plan_step` and `complete_step`. Who runs is decided in
 
 from __future__ import annotations
 
+import heapq
 import secrets
+import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,14 +24,13 @@ from qwen3_a8w8.engine.admission import check_request
 from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
+from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import CapacityError, ConfigError, EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
-
-_RETRY_AFTER_S = (1.0, 60.0)
 
 
 def _draw_seed() -> int:
@@ -48,14 +49,16 @@ class EngineCore:
         config: EngineConfig,
         *,
         draw_seed: Callable[[], int] = _draw_seed,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Makes an idle core.
 
         Args:
             capabilities: of the runner that will execute the plans.
-            config: `max_running_requests`, `max_queued_requests`, `enable_prefix_caching` and
-                `lookahead` are read; sizes come from `capabilities`.
+            config: the queue's and the scheduler's settings are read; sizes come from
+                `capabilities`.
             draw_seed: gives a seed to requests that name none.
+            clock: seconds, for deadlines and for the rate behind `retry_after_s`.
 
         Raises:
             ConfigError: a decode batch size has no measured step time, or the pool no block.
@@ -74,7 +77,11 @@ class EngineCore:
             capabilities.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         )
-        self._scheduler = Scheduler(capabilities, self._pool, config.max_running_requests)
+        self._scheduler = Scheduler(capabilities, self._pool, config)
+        self._clock = clock
+        self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
+        self._deadlines: list[tuple[float, int]] = []  # heap of (clock, sequence)
+        self._was_idle = True
         self._live: dict[int, Sequence] = {}
         self._in_flight: deque[ScheduledStep] = deque()
         self._next_step_id = 0
@@ -117,9 +124,14 @@ class EngineCore:
         return self._live[seq_id]
 
     def room(self) -> int:
-        """Sequences that can be added now without a CapacityError."""
-        limit = self._config.max_running_requests + self._config.max_queued_requests
-        return limit - len(self._live)
+        """Sequences that can be added now, as far as their number goes."""
+        return self._queue_limit.room
+
+    def has_room(self, request: EngineRequest) -> bool:
+        """Whether `add` would take the request now without a CapacityError."""
+        num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+        num_new = request.sampling.n
+        return self._queue_limit.has_room(num_new, num_new * num_tokens)
 
     def check(self, request: EngineRequest) -> None:
         """Raises what `add` would raise because of the request itself; adds nothing.
@@ -137,21 +149,22 @@ class EngineCore:
             Ids of its `sampling.n` sequences; each will end with exactly one event.
 
         Raises:
-            InvalidRequestError: the prompt is empty, a token id is out of range, or a resumed
-                output leaves nothing to generate; `param` names the field.
+            InvalidRequestError: the prompt is empty, a token id or an option is out of range, or
+                a resumed output leaves nothing to generate; `param` names the field.
             ContextLengthError: the prompt and one token more can never fit.
-            CapacityError: the queue is full.
+            CapacityError: the queue is full; `retry_after_s` comes from the measured rate.
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of(request))
+        return self._queue(self._intake.sequences_of(request), [request])
 
     def add_batch(self, requests: list[EngineRequest]) -> list[int]:
         """Queues an explicit batch that decodes as one true batch of exactly these prompts.
 
         No row decodes before all are prefilled, no other sequence shares a dispatch, and
         a row that has ended stays idle. Where the KV cache is too small for all outputs,
-        `max_tokens` is clamped so that they fit to the end.
+        `max_tokens` is clamped so that they fit to the end. It has the lowest priority value
+        of its requests.
 
         Args:
             requests: 1 or 16 of them, or what else the runner decodes.
@@ -167,7 +180,7 @@ class EngineCore:
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of_batch(requests))
+        return self._queue(self._intake.sequences_of_batch(requests), requests)
 
     def abort(self, seq_id: int, finish_reason: FinishReason = "abort") -> TokenEvent | None:
         """Ends a sequence at whatever stage it is; a step in flight is simply ignored.
@@ -205,14 +218,18 @@ class EngineCore:
                 )
             return None
         self._next_step_id += 1
-        self._in_flight.append(step)
+        for start in step.plan.start:
+            self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
+        self._in_flight.append(replace(step, follows_idle=self._was_idle))
+        self._was_idle = False
         self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
         return step.plan
 
     def complete_step(self, result: StepResult) -> list[TokenEvent]:
         """Takes in the result of the oldest plan in flight.
 
-        Samples of sequences that have ended since the plan was made are dropped.
+        Samples of sequences that have ended since the plan was made are dropped; sequences
+        whose time is up end here.
 
         Returns:
             News, at most one event per sequence. Empty once the engine is dead.
@@ -227,21 +244,21 @@ class EngineCore:
         if step is None or step.plan.step_id != result.step_id:
             expected = "no result" if step is None else f"that of step {step.plan.step_id}"
             raise EngineDeadError(f"got the result of step {result.step_id}, expected {expected}")
-        sampled = {token.seq_id: token for token in result.sampled}
-        expected_ids = {work.seq.seq_id for work in step.work if work.is_sampled}
-        if sampled.keys() != expected_ids:
-            raise EngineDeadError(
-                f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
-                f"{sorted(expected_ids)}"
-            )
+        sampled = _samples_by_sequence(step, result)
         self._in_flight.popleft()
         self._device_time_s += result.device_time_s
-        self._scheduler.confirm(step)
-        return [
-            self._take(self._live[work.seq.seq_id], sampled[work.seq.seq_id])
-            for work in step.work
-            if work.is_sampled and work.seq.seq_id in self._live
-        ]
+        if not step.follows_idle:
+            self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
+        num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
+        self._scheduler.confirm(step, result, num_sampled)
+        events = {
+            seq_id: self._take(self._live[seq_id], tokens)
+            for seq_id, tokens in sampled.items()
+            if seq_id in self._live
+        }
+        self._end_overdue(events)
+        self._was_idle = not self._live and not self._in_flight
+        return list(events.values())
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
         """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
@@ -269,6 +286,7 @@ class EngineCore:
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(
             num_waiting=len(self._scheduler.waiting),
+            num_waiting_tokens=self._scheduler.num_waiting_tokens,
             num_running=len(self._scheduler.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
@@ -276,23 +294,30 @@ class EngineCore:
             num_finished=dict(self._num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._device_time_s,
+            prefill_token_s=self._scheduler.budget.token_s,
             counters=replace(counters, decode_batches=dict(counters.decode_batches)),
             last_decision=self._scheduler.last_decision,
         )
 
-    def _take(self, seq: Sequence, token: SampledToken) -> TokenEvent:
-        if token.position != len(seq.token_ids):
-            raise EngineDeadError(
-                f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
-                f"{len(seq.token_ids)}"
-            )
-        finish_reason = seq.append(token.token_id)
+    def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
+        taken: list[SampledToken] = []
+        finish_reason: FinishReason | None = None
+        for token in tokens:
+            if token.position != len(seq.token_ids):
+                raise EngineDeadError(
+                    f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
+                    f"{len(seq.token_ids)}"
+                )
+            taken.append(token)
+            finish_reason = seq.append(token.token_id)
+            if finish_reason is not None:
+                break  # what kept drafts give beyond the end is dropped
         event = TokenEvent(
             seq_id=seq.seq_id,
-            token_ids=(token.token_id,),
-            logprobs=(token.logprobs,),
+            token_ids=tuple(token.token_id for token in taken),
+            logprobs=tuple(token.logprobs for token in taken),
             finish_reason=finish_reason,
-            stop_token_id=token.token_id if finish_reason == "stop" else None,
+            stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
             num_cached_tokens=seq.num_cached_tokens,
         )
         if finish_reason is not None:
@@ -304,39 +329,59 @@ class EngineCore:
         self._scheduler.finish(seq)
         del self._live[seq.seq_id]
         self._num_finished[finish_reason] += 1
+        self._queue_limit.count_end()
         return TokenEvent(
             seq_id=seq.seq_id,
             finish_reason=finish_reason,
             num_cached_tokens=seq.num_cached_tokens,
         )
 
-    def _queue(self, sequences: list[Sequence]) -> list[int]:
-        self._check_room(len(sequences))
-        for seq in sequences:
+    def _end_overdue(self, events: dict[int, TokenEvent]) -> None:
+        """Ends sequences whose time is up; their last event joins what this step gave them."""
+        now_s = self._clock()
+        while self._deadlines and self._deadlines[0][0] <= now_s:
+            _, seq_id = heapq.heappop(self._deadlines)
+            if seq_id in self._live:
+                end = self._finish(self._live[seq_id], "timeout")
+                news = events.get(seq_id, end)
+                events[seq_id] = replace(news, finish_reason=end.finish_reason)
+
+    def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:
+        self._queue_limit.check(sequences)
+        now_s = self._clock()
+        num_each = len(sequences) // len(requests)
+        for i, seq in enumerate(sequences):
             self._live[seq.seq_id] = seq
             self._scheduler.add(seq)
+            timeout_s = requests[i // num_each].timeout_s
+            if timeout_s is not None:
+                heapq.heappush(self._deadlines, (now_s + timeout_s, seq.seq_id))
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(f"the engine is dead: {self._error}")
 
-    def _check_room(self, num_sequences: int) -> None:
-        room = self.room()
-        if num_sequences > room:
-            raise CapacityError(
-                f"{len(self._live)} sequences are running or waiting and {num_sequences} more are "
-                f"asked for, but {len(self._live) + room} is the limit (max_running_requests "
-                f"{self._config.max_running_requests} + max_queued_requests "
-                f"{self._config.max_queued_requests}); try again later or raise the limits",
-                retry_after_s=self._retry_after_s(),
-            )
 
-    def _retry_after_s(self) -> float:
-        """When the first running sequence should have ended, by the measured step times."""
-        largest = self._capabilities.decode_batch_sizes[-1]
-        num_left = min(
-            (seq.max_tokens - seq.num_output_tokens for seq in self._scheduler.running), default=0
+def _samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
+    """The samples of a result, in the order of the step's work.
+
+    Raises:
+        EngineDeadError: samples are missing, or there are more than were asked for.
+    """
+    most = {work.seq.seq_id: 1 + work.num_drafts for work in step.work if work.is_sampled}
+    sampled: dict[int, list[SampledToken]] = {}
+    for token in result.sampled:
+        sampled.setdefault(token.seq_id, []).append(token)
+    if sampled.keys() != most.keys():
+        raise EngineDeadError(
+            f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
+            f"{sorted(most)}"
         )
-        low, high = _RETRY_AFTER_S
-        return min(max(num_left * self._capabilities.decode_step_s[largest], low), high)
+    for seq_id, tokens in sampled.items():
+        if len(tokens) > most[seq_id]:
+            raise EngineDeadError(
+                f"step {result.step_id} has {len(tokens)} samples for sequence {seq_id}, expected "
+                f"at most {most[seq_id]}"
+            )
+    return {seq_id: sampled[seq_id] for seq_id in most}

@@ -17,7 +17,7 @@ from qwen3_a8w8.engine.plan import (
     SequenceStart,
     StepPlan,
 )
-from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.engine.sequence import Sequence, SequenceState
 from qwen3_a8w8.engine.stats import Decision
 
 
@@ -27,8 +27,9 @@ class ScheduledWork:
 
     Attributes:
         seq: the sequence.
-        end: positions [0, end) are computed once the step is confirmed.
+        end: positions [0, end) are computed once the step is confirmed, kept drafts left out.
         is_sampled: the step samples a token for it.
+        num_drafts: drafts the step checks for it, each of which may give one token more.
         num_preemptions: the sequence's count when this was planned; a higher one since then
             means that the blocks this step wrote are no longer its own.
     """
@@ -37,14 +38,41 @@ class ScheduledWork:
     end: int
     is_sampled: bool
     num_preemptions: int
+    num_drafts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledChunk:
+    """A chunk on its way through the layers, and whose it is."""
+
+    seq: Sequence
+    chunk: PrefillChunk
+    num_preemptions: int
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the sequence is live and has kept its blocks since."""
+        return (
+            self.seq.state is SequenceState.RUNNING
+            and self.seq.num_preemptions == self.num_preemptions
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledStep:
-    """A plan and each sequence's share of it."""
+    """A plan and each sequence's share of it.
+
+    Attributes:
+        plan: what the runner gets.
+        work: what is done once the result is in; of chunks, when they are through all layers.
+        prefill_layer_share: part of the layers that the chunks go through in this step.
+        follows_idle: the engine had no live sequence before it.
+    """
 
     plan: StepPlan
     work: tuple[ScheduledWork, ...]
+    prefill_layer_share: float = 1.0
+    follows_idle: bool = False
 
 
 class StepDraft:
@@ -57,10 +85,12 @@ class StepDraft:
 
     def __init__(self, step_id: int, capabilities: RunnerCapabilities) -> None:
         self._step_id = step_id
+        self._num_layers = capabilities.num_layers
         self._num_tokens_left = capabilities.prefill_chunk_tokens
         self._num_chunks_left = capabilities.max_prefill_seqs
+        self._layers = (0, capabilities.num_layers)
         self._starts: list[SequenceStart] = []
-        self._chunks: list[PrefillChunk] = []
+        self._chunks: list[ScheduledChunk] = []
         self._choice: DecodeChoice | None = None
         self._decode: DecodeBatch | None = None
         self._work: list[ScheduledWork] = []
@@ -70,7 +100,12 @@ class StepDraft:
     @property
     def has_work(self) -> bool:
         """Whether anything is to be computed."""
-        return bool(self._work)
+        return bool(self._work or self._chunks)
+
+    @property
+    def chunks(self) -> list[ScheduledChunk]:
+        """The chunks so far."""
+        return self._chunks
 
     @property
     def has_prefill_room(self) -> bool:
@@ -81,6 +116,10 @@ class StepDraft:
         """Makes a sequence known to the runner."""
         self._starts.append(seq.start_message())
 
+    def limit_prefill(self, num_tokens: int) -> None:
+        """Lowers the number of tokens that chunks may have together."""
+        self._num_tokens_left = min(self._num_tokens_left, num_tokens)
+
     def add_chunk(self, seq: Sequence) -> None:
         """Adds as much of the sequence's prefill as there is room for, perhaps nothing."""
         if not self.has_prefill_room:
@@ -88,19 +127,35 @@ class StepDraft:
         start = seq.num_computed_tokens
         num_tokens = min(self._num_tokens_left, seq.prefill_end - start)
         is_sampled = start + num_tokens == seq.prefill_end
-        self._chunks.append(
-            PrefillChunk(seq.seq_id, start, num_tokens, tuple(seq.block_ids), is_sampled)
-        )
+        chunk = PrefillChunk(seq.seq_id, start, num_tokens, tuple(seq.block_ids), is_sampled)
+        self._chunks.append(ScheduledChunk(seq, chunk, seq.num_preemptions))
         self._num_tokens_left -= num_tokens
         self._num_chunks_left -= 1
-        self._add_work(seq, num_tokens, is_sampled=is_sampled)
 
-    def set_decode(self, choice: DecodeChoice) -> None:
-        """Makes the chosen rows the step's decode dispatch."""
+    def continue_chunks(self, chunks: list[ScheduledChunk]) -> None:
+        """Takes up chunks that have gone through some layers; no others fit beside them."""
+        self._chunks = list(chunks)
+        self._num_chunks_left = 0
+
+    def set_prefill_layers(self, begin: int, end: int) -> None:
+        """Says through which layers the chunks go; with the last one they count as computed."""
+        self._layers = (begin, end)
+        if end == self._num_layers:
+            for entry in self._chunks:
+                self._add_work(entry.seq, entry.chunk.num_tokens, entry.chunk.is_sampled)
+
+    def set_decode(self, choice: DecodeChoice, drafts: tuple[int, ...] = ()) -> None:
+        """Makes the chosen rows the step's decode dispatch.
+
+        Args:
+            choice: the rows.
+            drafts: guesses for the row of a batch of 1; its block table covers them.
+        """
         rows: list[DecodeRow] = []
         for seq in choice.rows:
-            rows.append(DecodeRow(seq.seq_id, seq.num_total_tokens - 1, tuple(seq.block_ids)))
-            self._add_work(seq, 1, is_sampled=True)
+            position = seq.num_total_tokens - 1
+            rows.append(DecodeRow(seq.seq_id, position, tuple(seq.block_ids), drafts))
+            self._add_work(seq, 1, True, len(drafts))
             seq.last_decode_step = self._step_id
         self._choice = choice
         self._decode = DecodeBatch(choice.batch_size, tuple(rows))
@@ -111,30 +166,37 @@ class StepDraft:
             step_id=self._step_id,
             release=release,
             start=tuple(self._starts),
-            prefill=tuple(self._chunks),
+            prefill=tuple(entry.chunk for entry in self._chunks),
+            prefill_layers=None if self._layers == (0, self._num_layers) else self._layers,
             decode=self._decode,
         )
-        return ScheduledStep(plan, tuple(self._work))
+        begin, end = self._layers
+        return ScheduledStep(plan, tuple(self._work), (end - begin) / self._num_layers)
 
     def decision(self) -> Decision:
         """Why the step is as it is."""
         choice = self._choice
+        is_computed = self._layers[1] == self._num_layers
         return Decision(
             step_id=self._step_id,
-            num_prefill_tokens=sum(chunk.num_tokens for chunk in self._chunks),
+            num_prefill_tokens=sum(e.chunk.num_tokens for e in self._chunks) if is_computed else 0,
             num_prefill_chunks=len(self._chunks),
+            prefill_layers=self._layers,
             decode_batch_size=choice.batch_size if choice else 0,
             num_decode_rows=len(choice.rows) if choice else 0,
+            num_drafts=sum(work.num_drafts for work in self._work),
             num_ready=choice.num_ready if choice else 0,
             decode_reason=choice.reason if choice else "nothing ready",
             preempted=tuple(self.preempted),
             blocked=self.blocked,
         )
 
-    def _add_work(self, seq: Sequence, num_tokens: int, *, is_sampled: bool) -> None:
+    def _add_work(
+        self, seq: Sequence, num_tokens: int, is_sampled: bool, num_drafts: int = 0
+    ) -> None:
         # Counted as done from here on: the next step may be planned before this one has run.
         seq.num_computed_tokens += num_tokens
         seq.num_in_flight += is_sampled
         self._work.append(
-            ScheduledWork(seq, seq.num_computed_tokens, is_sampled, seq.num_preemptions)
+            ScheduledWork(seq, seq.num_computed_tokens, is_sampled, seq.num_preemptions, num_drafts)
         )

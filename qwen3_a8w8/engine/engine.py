@@ -152,7 +152,7 @@ class Engine:
 
     def _may_add(self, request: EngineRequest, collector: Collector) -> bool:
         # With nothing of our own to wait for, `add` shall say why there is no room.
-        return request.sampling.n <= self._core.room() or not collector.live
+        return self._core.has_room(request) or not collector.live
 
     def _stream(self, request: EngineRequest) -> Iterator[TokenEvent]:
         collector = Collector()

@@ -61,10 +61,11 @@ class Intake:
         if len(requests) == 1:
             return self.sequences_of(requests[0])
         gang = Gang(len(requests))
+        priority = min(request.priority for request in requests)  # they go together
         limits = batch_output_limits(requests, self._capabilities)
         return [
-            self._make(request, self._seed_of(request), max_tokens, gang)
-            for request, max_tokens in zip(requests, limits, strict=True)
+            self._make(replace(request, priority=priority), self._seed_of(request), limit, gang)
+            for request, limit in zip(requests, limits, strict=True)
         ]
 
     def _make(
@@ -79,6 +80,8 @@ class Intake:
             sampling,
             stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
             max_tokens=max_tokens,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
             gang=gang,
         )
         self._next_seq_id += 1

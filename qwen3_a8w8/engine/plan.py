@@ -64,12 +64,16 @@ class DecodeRow:
         seq_id: the sequence; distinct within a batch.
         position: position of the row's input token, the newest the runner knows of this
             sequence. Its K and V are written there and the token at position + 1 is sampled.
-        block_ids: the sequence's block table; covers position + 1 positions.
+        block_ids: the sequence's block table; covers position + 1 positions and the drafts'.
+        draft_token_ids: guesses of the tokens at position + 1 and on, in a batch of 1 only. They
+            are computed with the row; the leading ones that equal what is sampled are kept, so
+            that the step gives one token more than it kept drafts.
     """
 
     seq_id: int
     position: int
     block_ids: tuple[int, ...]
+    draft_token_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class StepPlan:
         start: sequences to learn.
         prefill: chunks of distinct sequences, together at most `prefill_chunk_tokens` tokens
             and at most `max_prefill_seqs` chunks.
+        prefill_layers: layers [begin, end) that the chunks go through in this step; None: all.
+            A dispatch that has begun at layer 0 is continued, in later plans, with the same
+            chunks or fewer (of sequences that have gone) and the layers that follow. Samples
+            come with the last layer.
         decode: one batch, or None.
     """
 
@@ -97,6 +105,7 @@ class StepPlan:
     release: tuple[int, ...] = ()
     start: tuple[SequenceStart, ...] = ()
     prefill: tuple[PrefillChunk, ...] = ()
+    prefill_layers: tuple[int, int] | None = None
     decode: DecodeBatch | None = None
 
 
@@ -129,13 +138,19 @@ class StepResult:
 
     Attributes:
         step_id: of the plan.
-        sampled: one entry per decode row and per chunk with `is_sampled`.
-        device_time_s: seconds from the first dispatch of the step to its last result.
+        sampled: one entry per decode row and per chunk with `is_sampled`; of a row with drafts
+            one per kept draft and one more, in the order of their positions.
+        device_time_s: seconds that the device computed.
+        prefill_time_s: those of them that went into the step's chunks.
+        idle_s: seconds that the device waited, from its last work in the step before to its last
+            work in this one.
     """
 
     step_id: int
     sampled: tuple[SampledToken, ...]
     device_time_s: float
+    prefill_time_s: float = 0.0
+    idle_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +168,9 @@ class RunnerCapabilities:
         eos_token_ids: ids that end a generation.
         decode_step_s: measured seconds of one decode step by batch size.
         description: device, instruction path, threads ... for logs and reports.
+        num_layers: layers of the model.
+        prefill_token_s: measured seconds per token of a full prefill chunk; 0.0: not measured.
+        max_draft_tokens: most drafts of the row in a batch of 1; 0: none are taken.
     """
 
     decode_batch_sizes: tuple[int, ...]
@@ -165,6 +183,9 @@ class RunnerCapabilities:
     eos_token_ids: tuple[int, ...]
     decode_step_s: dict[int, float]
     description: dict[str, str | int | float]
+    num_layers: int = 1
+    prefill_token_s: float = 0.0
+    max_draft_tokens: int = 0
 
 
 class Runner(Protocol):

@@ -7,14 +7,18 @@ a step (`scheduler.py`).
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from typing import Literal
 
 from qwen3_a8w8.engine.plan import TokenLogprobs
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
 
-FinishReason = Literal["stop", "length", "abort", "error"]
+FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
+
+MAX_PRIORITY = 2**31 - 1
+MAX_CACHE_SALT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +30,54 @@ class EngineRequest:
         sampling: settings; `n` > 1 asks for that many sequences.
         output_token_ids: what an earlier run of this request has produced already; the
             continuation is the one that run would have had. Counts towards `max_tokens`.
+        priority: lower values go first, equal ones in the order of arrival; from -(2**31 - 1)
+            to 2**31 - 1. Also decides who loses its blocks when they run out.
+        timeout_s: seconds from its arrival after which it ends with what it has, finish_reason
+            "timeout"; looked at after each step, so it may take one step longer. None: no limit.
+        cache_salt: KV blocks are shared only between requests with the same salt (1 to 256
+            characters; None is a value like any other). A random one keeps a request out of
+            the prefix cache.
     """
 
     prompt_token_ids: tuple[int, ...]
     sampling: SamplingParams
     output_token_ids: tuple[int, ...] = ()
+    priority: int = 0
+    timeout_s: float | None = None
+    cache_salt: str | None = None
+
+    def check_options(self) -> None:
+        """Checks what doesn't depend on a model.
+
+        Raises:
+            InvalidRequestError: `priority`, `timeout_s` or `cache_salt` has the wrong type or is
+                outside its range; `param` names the field.
+        """
+        priority: object = self.priority
+        if type(priority) is not int or abs(priority) > MAX_PRIORITY:
+            raise InvalidRequestError(
+                f"priority is {priority!r}, expected an integer from {-MAX_PRIORITY} to "
+                f"{MAX_PRIORITY}; lower values go first",
+                param="priority",
+            )
+        timeout_s: object = self.timeout_s
+        if timeout_s is not None and not (
+            isinstance(timeout_s, int | float)
+            and not isinstance(timeout_s, bool)
+            and math.isfinite(timeout_s)
+            and timeout_s > 0
+        ):
+            raise InvalidRequestError(
+                f"timeout_s is {timeout_s!r}, expected a positive number of seconds, or None",
+                param="timeout_s",
+            )
+        salt: object = self.cache_salt
+        if salt is not None and not (isinstance(salt, str) and 1 <= len(salt) <= MAX_CACHE_SALT):
+            raise InvalidRequestError(
+                f"cache_salt is {salt!r:.300}, expected a string of 1 to {MAX_CACHE_SALT} "
+                "characters, or None",
+                param="cache_salt",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +86,11 @@ class TokenEvent:
 
     Attributes:
         seq_id: the sequence.
-        token_ids: new tokens, usually one; the token that ended it is included.
+        token_ids: new tokens, usually one, more where drafts were kept; the token that ended it
+            is included.
         logprobs: one entry per new token, None where the request didn't ask.
-        finish_reason: "stop" (a stop token), "length", "abort", "error", or None while it
-            goes on. Exactly one event of a sequence has a reason, and it is the last.
+        finish_reason: "stop" (a stop token), "length", "timeout", "abort", "error", or None while
+            it goes on. Exactly one event of a sequence has a reason, and it is the last.
         stop_token_id: the last of `token_ids` if it ended the sequence; it is no part of the
             text.
         num_cached_tokens: prompt tokens that came from the prefix cache.

@@ -1,17 +1,20 @@
 """Who gets which blocks and which place in the next step.
 
-First come, first served. Running sequences are visited from the oldest to the
-newest: each gets its prefill chunk or a block for its next token, if need be from
-the newest running one, which then waits again at the head of the queue and is
-computed anew (recomputation is cheap beside a copy of the cache, and by batch
-invariance it gives the same bits). Then waiting sequences are admitted while
-there is room. The decode rows are chosen in `batch.py`.
+By rank: priority first, then arrival. Running sequences that can decode are visited
+in this order: each gets a block for its next token, if need be from the running one
+of the lowest rank, which then waits again and is computed anew (recomputation is
+cheap beside a copy of the cache, and by batch invariance it gives the same bits).
+The decode rows are chosen in `batch.py`. Then the step's one prefill dispatch is
+filled, in the order of rank again, with chunks of running sequences and of waiting
+ones that are admitted while there is room; `prefill_budget.py` says how many tokens
+it may have beside the decode rows, and it may take several steps, a group of layers
+in each.
 
 Why blocks may be given on at once, with a plan still in flight: a runner
 executes plans in order, and whoever gets a block writes each of its slots before
 it reads it. So a plan in flight that still reads or writes a block of a sequence
 that has ended, or was preempted, is done before a later plan overwrites it; and a
-row in flight of such a sequence writes only its own newest position, which lies
+row in flight of such a sequence writes only its own newest positions, which lie
 in no published block.
 
 Knows nothing of requests, seeds, stop tokens or events: that is `core.py`.
@@ -19,42 +22,72 @@ Knows nothing of requests, seeds, stop tokens or events: that is `core.py`.
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
+from collections.abc import Mapping
 
-from qwen3_a8w8.engine.batch import choose_decode
-from qwen3_a8w8.engine.draft import ScheduledStep, StepDraft
-from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.batch import DecodeChoice, choose_decode
+from qwen3_a8w8.engine.draft import ScheduledChunk, ScheduledStep, StepDraft
+from qwen3_a8w8.engine.plan import RunnerCapabilities, StepResult
+from qwen3_a8w8.engine.prefill_budget import PrefillBudget
 from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
 from qwen3_a8w8.engine.stats import Decision, StepCounters
+from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
 from qwen3_a8w8.kv_cache.prefix_index import BlockKey
+
+
+def _rank(seq: Sequence) -> tuple[int, int]:
+    return seq.rank
 
 
 class Scheduler:
     """The queue, the running set and their blocks.
 
     Attributes:
-        waiting: sequences without blocks, oldest first.
-        running: sequences with blocks, oldest first, and older than every waiting one.
+        waiting: sequences without blocks, lowest rank value first.
+        running: sequences with blocks, likewise.
         counters: totals of what was planned.
+        budget: how many prompt tokens a step may have.
         last_decision: why the last step is as it is.
     """
 
     def __init__(
-        self, capabilities: RunnerCapabilities, pool: BlockPool, max_running_requests: int
+        self, capabilities: RunnerCapabilities, pool: BlockPool, config: EngineConfig
     ) -> None:
+        num_layers = capabilities.num_layers
         self._capabilities = capabilities
         self._pool = pool
-        self._max_running_requests = max_running_requests
+        self._max_running_requests = config.max_running_requests
+        self._layers_per_dispatch = min(
+            config.prefill_layers_per_dispatch or num_layers, num_layers
+        )
+        self._max_drafts = capabilities.max_draft_tokens if PROMPT_LOOKUP in config.enable else 0
+        stall_ms = config.max_decode_stall_ms
+        self.budget = PrefillBudget(
+            capabilities.prefill_chunk_tokens,
+            None if stall_ms is None else stall_ms / 1e3,
+            capabilities.prefill_token_s,
+            self._layers_per_dispatch / num_layers,
+        )
+        self._open_chunks: list[ScheduledChunk] = []  # through the first layers, not yet the last
+        self._next_layer = 0
+        self._num_steps_owed = 0
+        self._drafting: Sequence | None = None  # its drafts are being checked
         self._to_release: list[int] = []
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.counters = StepCounters()
         self.last_decision: Decision | None = None
 
+    @property
+    def num_waiting_tokens(self) -> int:
+        """Tokens of the waiting sequences."""
+        return sum(len(seq.token_ids) for seq in self.waiting)
+
     def add(self, seq: Sequence) -> None:
         """Queues a sequence; `seq_id` must be above that of every earlier one."""
-        self.waiting.append(seq)
+        insort(self.waiting, seq, key=_rank)
 
     def finish(self, seq: Sequence) -> None:
         """Takes a sequence out, wherever it is, and gives its blocks back."""
@@ -72,19 +105,20 @@ class Scheduler:
         """Plans the next step.
 
         Returns:
-            The step, or None when nothing can be computed and nothing is to be released.
+            The step, or None when nothing can be computed and nothing is to be released, or
+            when drafts can only be made once a sample in flight is known.
         """
+        if self._waits_for_a_sample():
+            return None
         draft = StepDraft(step_id, self._capabilities)
-        ready = self._visit_running(draft)
-        if draft.preempted:
-            draft.blocked = "blocks were taken from running sequences in this step"
-        else:
-            self._admit(draft)
         choice = choose_decode(
-            ready, self._capabilities.decode_batch_sizes, self._capabilities.decode_step_s
+            self._reserve_for_decode(draft),
+            self._capabilities.decode_batch_sizes,
+            self._capabilities.decode_step_s,
         )
         if choice is not None:
-            draft.set_decode(choice)
+            draft.set_decode(choice, self._propose_drafts(choice))
+        self._plan_prefill(draft, choice)
         if draft.has_work:
             self.last_decision = draft.decision()
             self.counters.count(self.last_decision)
@@ -94,62 +128,131 @@ class Scheduler:
         self._to_release.clear()
         return step
 
-    def confirm(self, step: ScheduledStep) -> None:
-        """Takes note that the runner has done a step: its samples land, full blocks get public."""
+    def confirm(
+        self, step: ScheduledStep, result: StepResult, num_sampled: Mapping[int, int]
+    ) -> None:
+        """Takes note that the runner has done a step: its samples land, full blocks get public.
+
+        Args:
+            step: the step.
+            result: what it took.
+            num_sampled: tokens it gave, by sequence.
+        """
+        num_prefill_tokens = sum(chunk.num_tokens for chunk in step.plan.prefill)
+        self.budget.observe(num_prefill_tokens, step.prefill_layer_share, result.prefill_time_s)
         block_size = self._pool.block_size
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
+            num_kept = 0
+            if work.num_drafts:
+                num_kept = num_sampled[seq.seq_id] - 1
+                self._drafting = None
+            self.counters.num_drafts_kept += num_kept
             is_own = seq.num_preemptions == work.num_preemptions
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue
-            num_full_blocks = work.end // block_size
-            if num_full_blocks > seq.num_published_blocks:
-                keys = seq.block_keys(block_size)
-                for i in range(seq.num_published_blocks, num_full_blocks):
-                    self._pool.publish(seq.block_ids[i], keys[i])
-                seq.num_published_blocks = num_full_blocks
+            seq.num_computed_tokens += num_kept
+            # Of kept drafts the ids aren't taken in yet; their block is published a step later.
+            keys = seq.block_keys(block_size)
+            num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
+            for i in range(seq.num_published_blocks, num_full_blocks):
+                self._pool.publish(seq.block_ids[i], keys[i])
+            seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
 
-    def _visit_running(self, draft: StepDraft) -> list[Sequence]:
-        """Gives running sequences chunks and blocks; returns those that can decode."""
-        # Judged before this step's chunks count as done, because they run in the same step.
-        decodable = {seq.seq_id for seq in self.running if seq.can_decode}
+    def _waits_for_a_sample(self) -> bool:
+        """Whether the only sequence that decodes can't be given drafts yet.
+
+        Planning ahead would save the host's time between two steps, drafts may save whole steps.
+        """
+        if self._max_drafts == 0:
+            return False
+        drafting = self._drafting
+        if drafting is not None and drafting.state is SequenceState.RUNNING:
+            return True  # how far it comes isn't known yet
+        ready = [seq for seq in self.running if seq.can_decode]
+        return len(ready) == 1 and ready[0].gang is None and ready[0].num_in_flight > 0
+
+    def _propose_drafts(self, choice: DecodeChoice) -> tuple[int, ...]:
+        """Drafts for a sequence that decodes alone, and blocks for them if there are any free."""
+        seq = choice.rows[0]
+        if choice.num_ready > 1 or choice.batch_size > 1 or seq.num_in_flight > 0:
+            return ()
+        drafts = seq.propose_drafts(self._max_drafts)
+        num_missing = self._pool.blocks_for(seq.num_total_tokens + len(drafts)) - len(seq.block_ids)
+        if num_missing > 0:
+            seq.block_ids += self._pool.allocate(min(num_missing, self._pool.num_free))
+        room = len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens
+        drafts = drafts[:room]
+        self._drafting = seq if drafts else None
+        return drafts
+
+    def _reserve_for_decode(self, draft: StepDraft) -> list[Sequence]:
+        """Gives decoding sequences blocks for their next token; returns those that have one."""
         ready: list[Sequence] = []
         held_up: set[Gang] = set()
-        for seq in list(self.running):
-            # Only newer sequences than the one visited are preempted, so nobody loses blocks
-            # that this draft has already planned to use.
-            if seq.is_prefilling:
-                draft.add_chunk(seq)
-            elif seq.seq_id in decodable:
-                if seq.can_decode and self._reserve(seq, draft):
-                    ready.append(seq)
-                elif seq.gang is not None:
-                    held_up.add(seq.gang)  # a member lacks a block or was preempted just now
+        for seq in [seq for seq in self.running if seq.can_decode]:
+            # Only lower ranks than the one visited are preempted, and none is visited twice.
+            if seq.can_decode and self._reserve(seq, draft):
+                ready.append(seq)
+            elif seq.gang is not None:
+                held_up.add(seq.gang)  # a member lacks a block or was preempted just now
         return [seq for seq in ready if seq.gang not in held_up]
 
     def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""
         num_missing = self._pool.blocks_for(seq.num_total_tokens) - len(seq.block_ids)
         while num_missing > self._pool.num_free:
-            newest = self.running[-1]
-            if newest is seq:
-                return False  # it keeps what it has and waits for an older one to end
-            self._preempt(newest)
-            draft.preempted.append(newest.seq_id)
+            lowest = self.running[-1]
+            if lowest is seq:
+                return False  # it keeps what it has and waits for another one to end
+            self._preempt(lowest)
+            draft.preempted.append(lowest.seq_id)
         if num_missing > 0:
             seq.block_ids += self._pool.allocate(num_missing)
         return True
 
     def _preempt(self, seq: Sequence) -> None:
         self.running.remove(seq)
-        self.waiting.appendleft(seq)
+        insort(self.waiting, seq, key=_rank)
         self._pool.release(seq.block_ids)
         seq.block_ids = []
         seq.state = SequenceState.WAITING
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
         self.counters.num_preemptions += 1
+
+    def _plan_prefill(self, draft: StepDraft, choice: DecodeChoice | None) -> None:
+        """Fills the step's prefill dispatch, unless decoding sequences are owed a step first."""
+        if choice is not None and self._num_steps_owed > 0:
+            self._num_steps_owed -= 1
+            draft.blocked = "the last chunk held up decoding sequences that haven't had their turn"
+            return
+        self._num_steps_owed = 0
+        self._open_chunks = [entry for entry in self._open_chunks if entry.is_wanted]
+        if self._open_chunks:
+            draft.continue_chunks(self._open_chunks)
+            draft.blocked = "a prefill dispatch has layers left"
+        else:
+            self._next_layer = 0
+            draft.limit_prefill(self.budget.num_tokens(is_decoding=choice is not None))
+            for seq in self.running:
+                if seq.is_prefilling:
+                    draft.add_chunk(seq)
+            if draft.preempted:
+                draft.blocked = "blocks were taken from running sequences in this step"
+            else:
+                self._admit(draft)
+        if not draft.chunks:
+            return
+        end = min(self._next_layer + self._layers_per_dispatch, self._capabilities.num_layers)
+        draft.set_prefill_layers(self._next_layer, end)
+        self._next_layer = end
+        is_through = end == self._capabilities.num_layers
+        self._open_chunks = [] if is_through else draft.chunks
+        if choice is not None:
+            # Rows that take turns shall all have had one before the next chunk.
+            self._num_steps_owed = -(-choice.num_ready // choice.batch_size) - 1
 
     def _admit(self, draft: StepDraft) -> None:
         """Moves sequences from the queue to the running set, in order, while all limits allow."""
@@ -170,8 +273,8 @@ class Scheduler:
                 draft.blocked = f"its prompt doesn't fit the {self._pool.num_free} free KV blocks"
                 return
             for seq in group:
-                self.waiting.popleft()
-                self.running.append(seq)
+                self.waiting.remove(seq)
+                insort(self.running, seq, key=_rank)
                 self._begin(seq, draft)
 
     def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
@@ -183,7 +286,7 @@ class Scheduler:
         """Whether the first block it lacks is soon to come out of a running prefill.
 
         So that several answers to one prompt, or a burst with one system prompt, compute it
-        once. The prefill it waits for is older, so it goes on whatever happens.
+        once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
         """
         if not self._pool.has_prefix_cache:
             return False

@@ -14,9 +14,10 @@ from __future__ import annotations
 from enum import Enum
 
 from qwen3_a8w8.engine.plan import SequenceStart
+from qwen3_a8w8.engine.prompt_lookup import PromptLookup
 from qwen3_a8w8.engine.request import FinishReason
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.kv_cache.prefix_index import BlockKey, extend_block_keys
+from qwen3_a8w8.kv_cache.prefix_index import BlockKey, extend_block_keys, root_key
 
 
 class SequenceState(Enum):
@@ -39,6 +40,7 @@ class Sequence:
         stop_token_ids: ids that end it.
         max_tokens: most output tokens, after clamping to the room there is.
         is_clamped: whether that is less than what was asked for.
+        rank: lower ones go first: its priority, then its place in the order of arrival.
         gang: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
@@ -55,6 +57,8 @@ class Sequence:
 
     __slots__ = (
         "_block_keys",
+        "_lookup",
+        "_root_key",
         "block_ids",
         "finish_reason",
         "gang",
@@ -70,6 +74,7 @@ class Sequence:
         "num_published_blocks",
         "num_resumed_tokens",
         "prefill_end",
+        "rank",
         "sampling",
         "seq_id",
         "state",
@@ -86,9 +91,12 @@ class Sequence:
         *,
         stop_token_ids: tuple[int, ...],
         max_tokens: int,
+        priority: int = 0,
+        cache_salt: str | None = None,
         gang: Gang | None = None,
     ) -> None:
         self.seq_id = seq_id
+        self.rank = (priority, seq_id)
         self.token_ids = [*prompt_token_ids, *output_token_ids]
         self.num_prompt_tokens = len(prompt_token_ids)
         self.num_resumed_tokens = len(output_token_ids)
@@ -108,7 +116,9 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.last_decode_step = -1
+        self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
+        self._lookup: PromptLookup | None = None
         if gang is not None:
             gang.members.append(self)
 
@@ -139,8 +149,21 @@ class Sequence:
 
     def block_keys(self, block_size: int) -> list[BlockKey]:
         """Prefix-cache keys of the full blocks of the known tokens."""
-        extend_block_keys(self._block_keys, self.token_ids, block_size)
+        extend_block_keys(self._block_keys, self.token_ids, block_size, self._root_key)
         return self._block_keys
+
+    def propose_drafts(self, max_drafts: int) -> tuple[int, ...]:
+        """Guesses of the tokens after the known ones, as many as it could still take.
+
+        Meant for a sequence without samples in flight.
+        """
+        # Drafts that are kept give one token more than they are.
+        max_drafts = min(max_drafts, self.max_tokens - self.num_output_tokens - 1)
+        if max_drafts <= 0:
+            return ()
+        if self._lookup is None:
+            self._lookup = PromptLookup()
+        return self._lookup.propose(self.token_ids, max_drafts)
 
     def start_message(self) -> SequenceStart:
         """What the runner has to know of it."""

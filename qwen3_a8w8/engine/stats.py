@@ -14,21 +14,25 @@ class Decision:
 
     Attributes:
         step_id: of its plan.
-        num_prefill_tokens: prompt tokens in its chunks.
+        num_prefill_tokens: prompt tokens that its chunks computed; 0 while layers are left.
         num_prefill_chunks: its chunks.
+        prefill_layers: layers [begin, end) that they went through.
         decode_batch_size: size of its decode dispatch, 0 without one.
         num_decode_rows: live rows in it.
+        num_drafts: drafts it checks.
         num_ready: sequences that could have decoded.
         decode_reason: why that size and those rows.
         preempted: sequences whose blocks were taken away for it.
-        blocked: why the first waiting sequence wasn't admitted, or "".
+        blocked: why no prompt, or not the first waiting one, went on in it, or "".
     """
 
     step_id: int
     num_prefill_tokens: int
     num_prefill_chunks: int
+    prefill_layers: tuple[int, int]
     decode_batch_size: int
     num_decode_rows: int
+    num_drafts: int
     num_ready: int
     decode_reason: str
     preempted: tuple[int, ...]
@@ -47,6 +51,11 @@ class StepCounters:
         num_preemptions: times a sequence lost its blocks.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
+        num_drafts: drafts that were checked.
+        num_drafts_kept: those of them that came true, each a token without a step of its own.
+        num_following_steps: steps done that came right after another, with work in between.
+        following_device_time_s: seconds that the device computed in them.
+        host_gap_s: seconds that the device waited for them.
     """
 
     num_steps: int = 0
@@ -56,15 +65,39 @@ class StepCounters:
     num_preemptions: int = 0
     num_decode_rows: int = 0
     decode_batches: dict[int, int] = field(default_factory=dict)
+    num_drafts: int = 0
+    num_drafts_kept: int = 0
+    num_following_steps: int = 0
+    following_device_time_s: float = 0.0
+    host_gap_s: float = 0.0
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens that the prefix cache gave; 0.0 before the first."""
+        total = self.num_prefix_query_tokens
+        return self.num_prefix_hit_tokens / total if total else 0.0
+
+    @property
+    def host_gap_ratio(self) -> float:
+        """Share of the time under load in which the device waited; 0.0 before the first step."""
+        total = self.host_gap_s + self.following_device_time_s
+        return self.host_gap_s / total if total else 0.0
 
     def count(self, decision: Decision) -> None:
         """Adds a step."""
         self.num_steps += 1
+        self.num_drafts += decision.num_drafts
         self.num_prefill_tokens += decision.num_prefill_tokens
         if decision.decode_batch_size:
             num_before = self.decode_batches.get(decision.decode_batch_size, 0)
             self.decode_batches[decision.decode_batch_size] = num_before + 1
             self.num_decode_rows += decision.num_decode_rows
+
+    def count_gap(self, device_time_s: float, idle_s: float) -> None:
+        """Adds a step that followed another one without a pause in the work."""
+        self.num_following_steps += 1
+        self.following_device_time_s += device_time_s
+        self.host_gap_s += idle_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,18 +106,21 @@ class EngineStats:
 
     Attributes:
         num_waiting: sequences without blocks.
+        num_waiting_tokens: their tokens.
         num_running: sequences with blocks.
         num_blocks_in_use: KV blocks held by sequences; 0 when idle.
         num_blocks_free: KV blocks that can be had, cached ones included.
         num_active_rows: live rows of the last decode dispatch.
         num_finished: sequences ended so far, by finish reason.
         decode_fill_ratio: live rows / rows over all decode dispatches, 0.0 before the first.
-        device_time_s: seconds the runner was busy.
+        device_time_s: seconds that the device computed.
+        prefill_token_s: seconds per prompt token by the last prefill dispatches; 0.0: unknown.
         counters: totals.
         last_decision: why the last step was composed as it was.
     """
 
     num_waiting: int
+    num_waiting_tokens: int
     num_running: int
     num_blocks_in_use: int
     num_blocks_free: int
@@ -92,5 +128,6 @@ class EngineStats:
     num_finished: dict[str, int]
     decode_fill_ratio: float
     device_time_s: float
+    prefill_token_s: float
     counters: StepCounters
     last_decision: Decision | None

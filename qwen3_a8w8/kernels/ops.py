@@ -102,20 +102,39 @@ class Ops:
 
     # ---- ops
 
-    def embed(self, token_ids: Ref, table: Ref) -> Ref:
+    def embed(self, token_ids: Ref, table: Ref, rows: Ref | None = None) -> Ref:
         """Rows of the embedding: y[t] = float32(table[token_ids[t]]).
 
         Args:
-            token_ids: [T] or [T, 8] int32; of the latter column 0 counts.
+            token_ids: [T] or [B, 8] int32; of the latter column 0 counts.
             table: [vocab, H] bfloat16.
+            rows: [T] of anything, only looked at for T, when that isn't the first extent of
+                `token_ids`: of [1, 8] ids the first T columns are taken, of [B, 8] ids with
+                B > 1 column 0 of the first T rows.
 
         Returns:
             [T, H] float32.
         """
         self._expect("embed", token_ids, INT32, None)
         self._expect("embed", table, BFLOAT16, (None, None))
-        out = self._temp("embed", FLOAT32, (token_ids.shape[0], table.shape[1]))
-        return self._node("embed", (token_ids, table), out)
+        leading = token_ids if rows is None else rows
+        out = self._temp("embed", FLOAT32, (leading.shape[0], table.shape[1]))
+        inputs = (token_ids, table) if rows is None else (token_ids, table, rows)
+        return self._node("embed", inputs, out)
+
+    def copy(self, x: Ref, out: Ref) -> Ref:
+        """Copies a tensor into an argument of the callable.
+
+        Args:
+            x: [T, H] float32.
+            out: [T, H] float32, written.
+
+        Returns:
+            `out`.
+        """
+        self._expect("copy", x, FLOAT32, (None, None))
+        self._expect("copy", out, FLOAT32, x.shape)
+        return self._node("copy", (x,), out)
 
     def rms_norm(self, x: Ref, weight: Ref, eps: float) -> Ref:
         """y = x / sqrt(mean(x^2) + eps) * weight, per row, in float32.

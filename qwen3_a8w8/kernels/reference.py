@@ -150,9 +150,16 @@ class _Run:
 
 
 def _embed(run: _Run, node: Node) -> None:
-    ids, table = map(run.get, node.inputs)
-    column = ids if ids.dim() == 1 else ids[:, 0]
-    run.put(node.outputs[0], table[column.long()].float())
+    ids, table, *rows = map(run.get, node.inputs)
+    if ids.dim() == 2:
+        ids = ids[0] if rows and ids.shape[0] == 1 else ids[:, 0]
+    if rows:
+        ids = ids[: rows[0].shape[0]]
+    run.put(node.outputs[0], table[ids.long()].float())
+
+
+def _copy(run: _Run, node: Node) -> None:
+    run.put(node.outputs[0], run.get(node.inputs[0]))
 
 
 def _normed(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -308,6 +315,7 @@ def _sample(run: _Run, node: Node) -> None:
 
 _OPS: dict[str, Callable[[_Run, Node], None]] = {
     "embed": _embed,
+    "copy": _copy,
     "rms_norm": _rms_norm,
     "rms_norm_quant": _rms_norm_quant,
     "quantize": _quantize,

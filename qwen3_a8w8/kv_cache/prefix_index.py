@@ -1,7 +1,8 @@
 """Finds KV blocks by the tokens they hold.
 
 A block's content depends on its own tokens and on every token before them, so
-its key is a digest over (key of the block before, token ids of this block).
+its key is a digest over (key of the block before, token ids of this block). The
+first block's key starts from a root, which a salt may make one's own.
 Knows neither sequences nor reference counts: `block_pool.py` decides how long an
 entry lives.
 """
@@ -18,7 +19,19 @@ BlockKey = bytes
 _ROOT: BlockKey = b"qwen3-a8w8 prefix root"
 
 
-def extend_block_keys(keys: list[BlockKey], token_ids: Sequence[int], block_size: int) -> None:
+def root_key(salt: str | None) -> BlockKey:
+    """What the key of a first block is chained to; different for different salts."""
+    if salt is None:
+        return _ROOT
+    # Lone surrogates can come in through JSON escapes; they are as good a salt as any.
+    return hashlib.blake2b(
+        salt.encode("utf-8", "surrogatepass"), digest_size=32, key=_ROOT
+    ).digest()
+
+
+def extend_block_keys(
+    keys: list[BlockKey], token_ids: Sequence[int], block_size: int, root: BlockKey = _ROOT
+) -> None:
     """Appends to `keys`, in place, those of the full blocks of `token_ids` it doesn't cover yet.
 
     A cryptographic digest, because a collision would hand one client another one's cache.
@@ -27,9 +40,10 @@ def extend_block_keys(keys: list[BlockKey], token_ids: Sequence[int], block_size
         keys: keys of the first len(keys) blocks of the same tokens.
         token_ids: all tokens of the sequence, from position 0 on.
         block_size: tokens per block.
+        root: see `root_key`.
     """
     for start in range(len(keys) * block_size, len(token_ids) - block_size + 1, block_size):
-        digest = hashlib.blake2b(keys[-1] if keys else _ROOT, digest_size=32)
+        digest = hashlib.blake2b(keys[-1] if keys else root, digest_size=32)
         digest.update(array("q", token_ids[start : start + block_size]).tobytes())
         keys.append(digest.digest())
 

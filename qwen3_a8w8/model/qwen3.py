@@ -32,6 +32,12 @@ from qwen3_a8w8.kernels.signature import (
 from qwen3_a8w8.model.linears import GATE_UP_PARTS, QKV_PARTS, LayerLinears
 
 BATCH = Dim("BATCH", choices=DECODE_BATCH_SIZES, error=UnsupportedBatchSizeError)
+ROWS = Dim(
+    "ROWS",
+    choices=tuple(sorted({*DECODE_BATCH_SIZES, TOKENS_PER_ROW})),
+    error=UnsupportedBatchSizeError,
+)
+"""Tokens of a decode dispatch: one per sequence, or with drafts one per column of a batch of 1."""
 PREFILL_TOKENS = Dim("PREFILL_TOKENS")
 NUM_SEQS = Dim("NUM_SEQS")
 NUM_LOGITS = Dim("NUM_LOGITS", low=0)
@@ -48,6 +54,7 @@ VOCAB = Static("VOCAB")
 
 Cache = Annotated[Ref, InOut(INT8, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM)]
 CacheScale = Annotated[Ref, InOut(FLOAT32, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE)]
+TokenInt = Annotated[Ref, In(INT32, ROWS)]
 RowInt = Annotated[Ref, In(INT32, BATCH)]
 RowFloat = Annotated[Ref, In(FLOAT32, BATCH)]
 RowRange = Annotated[Ref, In(INT32, BATCH, 2)]
@@ -87,9 +94,9 @@ def prefill(
         `logits`.
     """
     cache = KvCache(k_cache, v_cache, k_scale, v_scale)
-    hidden = _embed(ops, token_ids)
+    hidden = embed_tokens(ops, token_ids)
     for layer in range(ops.dims["NUM_LAYERS"]):
-        hidden = _layer(
+        hidden = decoder_layer(
             ops,
             layer,
             hidden,
@@ -100,28 +107,32 @@ def prefill(
             context_lens,
             seq_index,
         )
-    return _logits(ops, ops.gather_rows(hidden, logits_indices), logits)
+    return output_logits(ops, ops.gather_rows(hidden, logits_indices), logits)
 
 
 def decode(
     ops: Ops,
     token_ids: Annotated[Ref, In(INT32, BATCH, TOKENS_PER_ROW)],
-    num_active: ActiveRows,
-    positions: RowInt,
-    seq_lens: RowInt,
-    slot_mapping: RowInt,
-    block_tables: Annotated[Ref, In(INT32, BATCH, MAX_BLOCKS_PER_SEQ)],
+    num_active: Annotated[Ref, In(INT32, 1, counts=ROWS)],
+    positions: TokenInt,
+    seq_lens: TokenInt,
+    slot_mapping: TokenInt,
+    block_tables: Annotated[Ref, In(INT32, ROWS, MAX_BLOCKS_PER_SEQ)],
     k_cache: Cache,
     v_cache: Cache,
     k_scale: CacheScale,
     v_scale: CacheScale,
-    logits: Annotated[Ref, Out(FLOAT32, BATCH, VOCAB)],
+    logits: Annotated[Ref, Out(FLOAT32, ROWS, VOCAB)],
 ) -> Ref:
-    """One token of each live row.
+    """One token of each live row, or one sequence's token and drafts of the tokens after it.
+
+    In a batch of 1 there may be 8 rows (ROWS): row r then is column r of `token_ids`, a token of
+    the same sequence one position further. By batch invariance a row's logits are those of a
+    dispatch of its own, given that the tokens before it are right.
 
     Args:
         ops: the op set.
-        token_ids: column 0 is the row's token, the others are 0.
+        token_ids: column 0 is the row's token; the others are drafts, or 0.
         num_active: number of live rows; they come first.
         positions: position of each row's token.
         seq_lens: positions + 1 for live rows, 0 for idle ones.
@@ -133,14 +144,14 @@ def decode(
     Returns:
         `logits`.
     """
-    del num_active  # the signature makes it the live count of BATCH
+    del num_active  # the signature makes it the live count of ROWS
     cache = KvCache(k_cache, v_cache, k_scale, v_scale)
-    hidden = _embed(ops, token_ids)
+    hidden = embed_tokens(ops, token_ids, positions)
     for layer in range(ops.dims["NUM_LAYERS"]):
-        hidden = _layer(
+        hidden = decoder_layer(
             ops, layer, hidden, positions, slot_mapping, cache, block_tables, seq_lens, None
         )
-    return _logits(ops, hidden, logits)
+    return output_logits(ops, hidden, logits)
 
 
 def sample(
@@ -178,12 +189,13 @@ def sample(
     return ops.sample(logits, controls, sampled_ids, logprobs, top_ids, top_logprobs)
 
 
-def _embed(ops: Ops, token_ids: Ref) -> Ref:
+def embed_tokens(ops: Ops, token_ids: Ref, rows: Ref | None = None) -> Ref:
+    """The residual stream at its begin; `rows` says how many tokens there are, see `Ops.embed`."""
     shape = (ops.dims["VOCAB"], ops.dims["HIDDEN"])
-    return ops.embed(token_ids, ops.constant("embed_tokens", BFLOAT16, shape))
+    return ops.embed(token_ids, ops.constant("embed_tokens", BFLOAT16, shape), rows)
 
 
-def _layer(
+def decoder_layer(
     ops: Ops,
     layer: int,
     hidden: Ref,
@@ -194,6 +206,7 @@ def _layer(
     context_lens: Ref,
     seq_index: Ref | None,
 ) -> Ref:
+    """The residual stream after one more layer; K and V go to the cache."""
     dims, eps = ops.dims, ops.options["rms_norm_eps"]
     width, head_dim = dims["HIDDEN"], dims["HEAD_DIM"]
     prefix = f"layers.{layer}"
@@ -230,7 +243,8 @@ def _layer(
     return linears.apply_add("down_proj", linears.silu_mul("down_proj", gate_up), hidden)
 
 
-def _logits(ops: Ops, hidden: Ref, logits: Ref) -> Ref:
+def output_logits(ops: Ops, hidden: Ref, logits: Ref) -> Ref:
+    """Logits of the rows of the residual stream after the last layer."""
     dims = ops.dims
     norm = ops.constant("final_norm", FLOAT32, (dims["HIDDEN"],))
     if INT8_LM_HEAD in ops.options:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qwen3_a8w8.rope_scaling import YarnScaling
 
-def rope_table(num_positions: int, head_dim: int, theta: float) -> Tensor:
+
+def rope_table(
+    num_positions: int, head_dim: int, theta: float, yarn: YarnScaling | None = None
+) -> Tensor:
     """Cosines and sines of the rotary embedding.
 
     Angles are computed in float64: at position 40,000 a float32 product is off by up to
@@ -16,6 +20,7 @@ def rope_table(num_positions: int, head_dim: int, theta: float) -> Tensor:
         num_positions: rows of the table.
         head_dim: D, even.
         theta: base.
+        yarn: stretches the frequencies and scales the whole table.
 
     Returns:
         [num_positions, D] float32; columns [0, D/2) are cos(p * theta^(-2i/D)), columns
@@ -23,5 +28,12 @@ def rope_table(num_positions: int, head_dim: int, theta: float) -> Tensor:
     """
     exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
     positions = torch.arange(num_positions, dtype=torch.float64)
-    angles = torch.outer(positions, theta**-exponents)
-    return torch.cat((angles.cos(), angles.sin()), dim=1).float()
+    frequencies, scale = theta**-exponents, 1.0
+    if yarn is not None:
+        low, high = yarn.ramp(head_dim, theta)
+        indices = torch.arange(head_dim // 2, dtype=torch.float64)
+        stretched = ((indices - low) / (high - low)).clamp(0, 1)
+        frequencies = frequencies * (1 - stretched + stretched / yarn.factor)
+        scale = yarn.attention_factor
+    angles = torch.outer(positions, frequencies)
+    return (torch.cat((angles.cos(), angles.sin()), dim=1) * scale).float()

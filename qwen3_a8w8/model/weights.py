@@ -47,7 +47,7 @@ def make_tables(config: ModelConfig, refs: Mapping[str, Ref], pack: Pack) -> dic
         Packed constants by name.
     """
     num_positions = int(str(refs["rope"].shape[0]))
-    table = rope_table(num_positions, config.head_dim, config.rope_theta)
+    table = rope_table(num_positions, config.head_dim, config.rope_theta, config.yarn)
     return {"rope": pack(refs["rope"], table)}
 
 

@@ -71,6 +71,9 @@ class SamplingFields(RequestModel):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
+    priority: int | None = None
+    timeout_s: float | None = None
+    cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
 
@@ -103,6 +106,11 @@ class SamplingFields(RequestModel):
         """Answers per prompt."""
         return 1 if self.n is None else self.n
 
+    def engine_options(self) -> dict[str, Any]:
+        """What goes to the engine beside prompt and sampling: fields of `EngineRequest`."""
+        options = {name: getattr(self, name) for name in _ENGINE_OPTIONS}
+        return {name: value for name, value in options.items() if value is not None}
+
     def _sampling_params(
         self, defaults: GenerationDefaults, *, max_tokens: int | None, logprobs: int | None
     ) -> SamplingParams:
@@ -123,6 +131,8 @@ class SamplingFields(RequestModel):
             fields[name] = tuple(getattr(self, name) or ())
         return SamplingParams(**fields)
 
+
+_ENGINE_OPTIONS = ("priority", "timeout_s", "cache_salt")
 
 _COPIED_FIELDS = (
     "min_tokens",

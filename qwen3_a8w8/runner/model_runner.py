@@ -17,27 +17,35 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint, open_checkpoint
 from qwen3_a8w8.checkpoint.resolve import resolve_model
-from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig, ModelConfig
+from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
 from qwen3_a8w8.engine.plan import (
+    DecodeRow,
     RunnerCapabilities,
     SampledToken,
     StepPlan,
     StepResult,
     TokenLogprobs,
 )
-from qwen3_a8w8.errors import ConfigError, EngineDeadError
-from qwen3_a8w8.experimental import FLAGS, SKIP_SELF_CHECK
+from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
+from qwen3_a8w8.runner.device_clock import DeviceClock
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
 from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
 from qwen3_a8w8.runner.self_check import self_check
-from qwen3_a8w8.runner.sequences import RunnerSequence
-from qwen3_a8w8.runner.sizing import free_host_memory_bytes, num_kv_blocks
+from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
+from qwen3_a8w8.runner.sizing import (
+    check_sequence_fits,
+    free_host_memory_bytes,
+    max_model_len,
+    num_kv_blocks,
+)
 from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up
 from qwen3_a8w8.runner.worker import Worker, WorkerTensor
@@ -71,10 +79,13 @@ class ModelRunner:
     ) -> None:
         self.model = checkpoint.config
         self.config = config
-        self.max_model_len = _max_model_len(self.model, config)
+        self.max_model_len = max_model_len(self.model, config)
         self.max_blocks_per_seq = -(-self.max_model_len // config.block_size)
         self.worker = Worker(backend.device)
         self.cache: dict[str, WorkerTensor] = {}
+        self.layered: LayeredPrefill | None = None
+        self._max_draft_tokens = TOKENS_PER_ROW - 1 if PROMPT_LOOKUP in config.enable else 0
+        self._clock = DeviceClock()
         self._compiler = Compiler(backend)
         self._packed_cache = packed_cache
         self._sequences: dict[int, RunnerSequence] = {}
@@ -121,14 +132,17 @@ class ModelRunner:
             InvalidRequestError: the plan doesn't fit; nothing of it was carried out.
             EngineDeadError: the model gave logits that aren't finite.
         """
-        validate_plan(plan, self._sequences, self._capabilities)
-        begin = time.perf_counter()
+        validate_plan(plan, self._sequences, self._capabilities, self.layered)
         for seq_id in plan.release:
             self._sequences.pop(seq_id, None)
         for start in plan.start:
             self._sequences[start.seq_id] = RunnerSequence(start)
-        sampled = self._prefill(plan) + self._decode(plan)
-        return StepResult(plan.step_id, tuple(sampled), time.perf_counter() - begin)
+        begin_s = time.perf_counter()
+        sampled = self._prefill(plan)
+        prefill_time_s = time.perf_counter() - begin_s if plan.prefill else 0.0
+        sampled += self._decode(plan)
+        device_time_s, idle_s = self._clock.end_step()
+        return StepResult(plan.step_id, tuple(sampled), device_time_s, prefill_time_s, idle_s)
 
     def close(self) -> None:
         """Frees device memory, threads and sequences. Idempotent."""
@@ -150,7 +164,9 @@ class ModelRunner:
             outputs: further arguments by parameter name.
         """
         args = {key: self._upload(name, key, values) for key, values in arrays.items()}
+        begin_s = time.perf_counter()
         self.worker.run(callable_id, {**args, **outputs})
+        self._clock.add(begin_s, time.perf_counter())
 
     def dispatch_sample(self, controls: Arrays, size: int) -> dict[str, NDArray[Any]]:
         """Samples from the first rows of the logits.
@@ -168,6 +184,10 @@ class ModelRunner:
         logits = self.logits_rows(size)
         self.dispatch(self.sample_id, f"sample{size}", controls, logits=logits, **outputs)
         return {name: out.to_continuous_tensor().cpu().numpy() for name, out in outputs.items()}
+
+    def num_decode_rows(self, batch_size: int) -> int:
+        """Rows of a decode dispatch: with drafts a batch of 1 has one per column."""
+        return TOKENS_PER_ROW if batch_size == 1 and self._max_draft_tokens else batch_size
 
     def logits_rows(self, num_rows: int) -> WorkerTensor:
         """The first rows of the logits buffer, [num_rows, vocab] float32."""
@@ -188,6 +208,12 @@ class ModelRunner:
             self._compiler.compile(fn, dims, options)
             for fn in (qwen3.prefill, qwen3.decode, qwen3.sample)
         ]
+        registered = list(compiled)
+        layers_per_dispatch = self.config.prefill_layers_per_dispatch
+        if layers_per_dispatch is not None and layers_per_dispatch < self.model.num_layers:
+            groups = layer_groups(self.model.num_layers, layers_per_dispatch)
+            self.layered = LayeredPrefill(self._compiler, dims, options, groups)
+            compiled += self.layered.callables
         refs = {name: ref for fn in compiled for name, ref in fn.constants.items()}
         weight_refs = {name: ref for name, ref in refs.items() if name not in TABLE_NAMES}
         weights = load_packed(checkpoint, weight_refs, backend, self._packed_cache)
@@ -195,7 +221,9 @@ class ModelRunner:
         constants = weights.constants | make_tables(self.model, refs, backend.pack)
         for fn in compiled:
             fn.bind(constants)
-        self.prefill_id, self.decode_id, self.sample_id = map(self.worker.register, compiled)
+        self.prefill_id, self.decode_id, self.sample_id = map(self.worker.register, registered)
+        if self.layered is not None:
+            self.layered.register(self.worker, self.config.prefill_chunk_tokens)
 
     def _size_and_warm_up(self, backend: Backend) -> None:
         rows = max(MAX_PREFILL_SEQS, *self.config.decode_batch_sizes)
@@ -209,10 +237,12 @@ class ModelRunner:
         # Scratch arenas and thread stacks take their memory now, not when requests are live;
         # what is free afterwards is what the cache may have.
         self._alloc_cache(1)
-        decode_step_s = warm_up(self)
+        prefill_token_s, decode_step_s = warm_up(self)
+        self._clock.end_step()
         # The kernel calls mapped weights free, as it could read them again from the file.
         free_bytes = max(0, free_host_memory_bytes() - self._mapped_bytes)
         blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
+        check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
         self._capabilities = RunnerCapabilities(
             decode_batch_sizes=tuple(sorted(self.config.decode_batch_sizes)),
@@ -228,6 +258,9 @@ class ModelRunner:
                 **backend.describe(),
                 **({"flags": ", ".join(self.config.enable)} if self.config.enable else {}),
             },
+            num_layers=self.model.num_layers,
+            prefill_token_s=prefill_token_s,
+            max_draft_tokens=self._max_draft_tokens,
         )
 
     def _alloc_cache(self, num_blocks: int) -> None:
@@ -251,25 +284,53 @@ class ModelRunner:
         )
         rows = [self._sequences[c.seq_id] for c in plan.prefill if c.is_sampled]
         logits = self.logits_rows(len(rows))
-        self.dispatch(self.prefill_id, "prefill", arrays, logits=logits, **self.cache)
-        return self._sample(rows) if rows else []
+        layers = plan.prefill_layers
+        if self.layered is None or layers is None:
+            self.dispatch(self.prefill_id, "prefill", arrays, logits=logits, **self.cache)
+        else:
+            self.layered.run(self, plan.prefill, layers, arrays, logits)
+            if layers != self.layered.groups[-1]:
+                return []
+        host = self._sample([row.sampling_row() for row in rows]) if rows else {}
+        return [self._take(host, index, row) for index, row in enumerate(rows)]
 
     def _decode(self, plan: StepPlan) -> list[SampledToken]:
         batch = plan.decode
         if batch is None:
             return []
+        num_rows = self.num_decode_rows(batch.batch_size)
         arrays = pack_decode(
-            batch, self._sequences, self.config.block_size, self.max_blocks_per_seq
+            batch, self._sequences, self.config.block_size, self.max_blocks_per_seq, num_rows
         )
-        logits = self.logits_rows(batch.batch_size)
+        logits = self.logits_rows(num_rows)
         name = f"decode{batch.batch_size}"
         self.dispatch(self.decode_id, name, arrays, logits=logits, **self.cache)
-        return self._sample([self._sequences[row.seq_id] for row in batch.rows])
+        if batch.rows[0].draft_token_ids:
+            return self._check_drafts(batch.rows[0])
+        rows = [self._sequences[row.seq_id] for row in batch.rows]
+        host = self._sample([row.sampling_row() for row in rows])
+        return [self._take(host, index, row) for index, row in enumerate(rows)]
 
-    def _sample(self, rows: Sequence[RunnerSequence]) -> list[SampledToken]:
+    def _check_drafts(self, row: DecodeRow) -> list[SampledToken]:
+        """Samples at every draft's place as if it were right; keeps what turns out to be.
+
+        Each sample is drawn as the target itself draws it, so what is kept is what a run
+        without drafts gives. K and V of other drafts are overwritten by what comes in their
+        place, before anything reads them.
+        """
+        sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
+        ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]
+        host = self._sample(ahead)
+        tokens = [self._take(host, 0, sequence)]
+        for index, draft in enumerate(drafts, start=1):
+            if tokens[-1].token_id != draft:
+                break
+            tokens.append(self._take(host, index, sequence))
+        return tokens
+
+    def _sample(self, rows: Sequence[SamplingRow]) -> dict[str, NDArray[Any]]:
         size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
-        host = self.dispatch_sample(pack_sampling(rows, size), size)
-        return [self._take(host, index, sequence) for index, sequence in enumerate(rows)]
+        return self.dispatch_sample(pack_sampling(rows, size), size)
 
     def _take(
         self, host: dict[str, NDArray[Any]], index: int, sequence: RunnerSequence
@@ -302,15 +363,3 @@ class ModelRunner:
             self._inputs[name, key] = memory
         self.worker.upload(memory, values)
         return memory.view(*values.shape)
-
-
-def _max_model_len(model: ModelConfig, config: EngineConfig) -> int:
-    limit = model.max_position_embeddings
-    if config.max_model_len is None:
-        return limit
-    if config.max_model_len > limit:
-        raise ConfigError(
-            f"max_model_len is {config.max_model_len}, but the checkpoint was made for "
-            f"{limit} positions; lower it"
-        )
-    return config.max_model_len

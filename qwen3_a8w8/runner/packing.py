@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.config import SCRATCH_BLOCK, TOKENS_PER_ROW
 from qwen3_a8w8.engine.plan import DecodeBatch, PrefillChunk
-from qwen3_a8w8.runner.sequences import RunnerSequence
+from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -85,45 +85,53 @@ def pack_decode(
     sequences: Mapping[int, RunnerSequence],
     block_size: int,
     max_blocks: int,
+    num_rows: int,
 ) -> Arrays:
     """Packs a decode batch: live rows first, idle rows at distinct scratch slots.
 
     Args:
-        batch: its rows are the live ones.
+        batch: its rows are the live ones, and their drafts rows after them.
         sequences: live sequences by id.
         block_size: tokens per block; at least the batch size.
         max_blocks: width of the block tables.
+        num_rows: rows of the arrays: the batch size, or 8 in a batch of 1 that takes drafts.
 
     Returns:
-        token_ids [B, 8] int32 with drafts 0, num_active [1] int32, positions, seq_lens,
-        slot_mapping [B] int32, block_tables [B, max_blocks] int32.
+        token_ids [B, 8] int32, num_active [1] int32, positions, seq_lens, slot_mapping
+        [num_rows] int32, block_tables [num_rows, max_blocks] int32.
     """
-    size, num_active = batch.batch_size, len(batch.rows)
-    token_ids = np.zeros((size, TOKENS_PER_ROW), np.int32)
-    positions = np.zeros(size, np.int32)
-    seq_lens = np.zeros(size, np.int32)
-    slot_mapping = SCRATCH_BLOCK * block_size + np.arange(size, dtype=np.int32)
+    token_ids = np.zeros((batch.batch_size, TOKENS_PER_ROW), np.int32)
+    positions = np.zeros(num_rows, np.int32)
+    seq_lens = np.zeros(num_rows, np.int32)
+    slot_mapping = SCRATCH_BLOCK * block_size + np.arange(num_rows, dtype=np.int32)
+    tables: list[Sequence[int]] = []
     for index, row in enumerate(batch.rows):
+        num_tokens = 1 + len(row.draft_token_ids)
         token_ids[index, 0] = sequences[row.seq_id].token_ids[row.position]
-        positions[index] = row.position
-        seq_lens[index] = row.position + 1
-        block = row.block_ids[row.position // block_size]
-        slot_mapping[index] = block * block_size + row.position % block_size
+        token_ids[index, 1:num_tokens] = row.draft_token_ids
+        place = slice(index, index + num_tokens)
+        positions[place] = np.arange(row.position, row.position + num_tokens)
+        seq_lens[place] = positions[place] + 1
+        for i, position in enumerate(range(row.position, row.position + num_tokens), start=index):
+            slot_mapping[i] = row.block_ids[position // block_size] * block_size + (
+                position % block_size
+            )
+        tables += [row.block_ids] * num_tokens
     return {
         "token_ids": token_ids,
-        "num_active": np.asarray([num_active], np.int32),
+        "num_active": np.asarray([len(tables)], np.int32),
         "positions": positions,
         "seq_lens": seq_lens,
         "slot_mapping": slot_mapping,
-        "block_tables": _block_tables([row.block_ids for row in batch.rows], size, max_blocks),
+        "block_tables": _block_tables(tables, num_rows, max_blocks),
     }
 
 
-def pack_sampling(rows: Sequence[RunnerSequence], batch_size: int) -> Arrays:
+def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
     """Packs the sampler's controls; see `Ops.sample`.
 
     Args:
-        rows: sequences in row order; each samples the token after its newest one.
+        rows: in the order of the logits.
         batch_size: rows of the arrays; the rest is idle.
 
     Returns:
@@ -150,8 +158,8 @@ def pack_sampling(rows: Sequence[RunnerSequence], batch_size: int) -> Arrays:
     bias_values: list[float] = []
     history_ids: list[int] = []
     history_counts: list[int] = []
-    for index, sequence in enumerate(rows):
-        sampling = sequence.sampling
+    for index, row in enumerate(rows):
+        sampling = row.sampling
         for name in (
             "temperature",
             "top_k",
@@ -163,9 +171,9 @@ def pack_sampling(rows: Sequence[RunnerSequence], batch_size: int) -> Arrays:
         ):
             arrays[name][index] = getattr(sampling, name)
         arrays["seeds"][index] = 0 if sampling.seed is None else sampling.seed
-        arrays["positions"][index] = len(sequence.token_ids)
+        arrays["positions"][index] = row.position
         arrays["num_logprobs"][index] = -1 if sampling.logprobs is None else sampling.logprobs
-        biases, history = sequence.biases, sequence.history
+        biases, history = row.biases, row.history
         bias_range[index] = len(bias_ids), len(bias_ids) + len(biases)
         bias_ids.extend(biases)
         bias_values.extend(biases.values())

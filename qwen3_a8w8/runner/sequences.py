@@ -4,8 +4,29 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from qwen3_a8w8.engine.plan import SequenceStart
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """What the sampler has to know to draw one token.
+
+    Attributes:
+        sampling: the sequence's settings.
+        position: of the token that is drawn.
+        biases: values added to logits; -inf bars a token.
+        history: occurrences in the output of each id in prompt or output; empty without
+            penalties.
+    """
+
+    sampling: SamplingParams
+    position: int
+    biases: Mapping[int, float]
+    history: Mapping[int, int]
 
 
 class RunnerSequence:
@@ -41,18 +62,22 @@ class RunnerSequence:
             for token_id, count in Counter(start.output_token_ids).items():
                 self._history[token_id] = count
 
-    @property
-    def history(self) -> dict[int, int]:
-        """Occurrences in the output of each id in prompt or output; empty without penalties."""
-        return self._history if self._history is not None else {}
+    def sampling_row(self, drafts: Sequence[int] = ()) -> SamplingRow:
+        """How the next token is drawn, or the one after it if `drafts` come to pass.
 
-    @property
-    def biases(self) -> dict[int, float]:
-        """Values added to logits for the next token; -inf bars one."""
+        Args:
+            drafts: tokens taken for known, after the newest one.
+        """
+        position = len(self.token_ids) + len(drafts)
         biases = dict(self.sampling.logit_bias)
-        if len(self.token_ids) - self.num_prompt_tokens < self.sampling.min_tokens:
+        if position - self.num_prompt_tokens < self.sampling.min_tokens:
             biases.update(dict.fromkeys(self.stop_token_ids, float("-inf")))
-        return biases
+        history = self._history if self._history is not None else {}
+        if drafts and self._history is not None:
+            history = dict(history)
+            for token_id in drafts:
+                history[token_id] = history.get(token_id, 0) + 1
+        return SamplingRow(self.sampling, position, biases, history)
 
     def append(self, token_id: int) -> None:
         """Takes the token that was sampled for it."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from qwen3_a8w8.config import EngineConfig, ModelConfig
 from qwen3_a8w8.errors import ConfigError
+
+logger = logging.getLogger(__name__)
 
 _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
@@ -88,3 +91,51 @@ def num_kv_blocks(
             f"{wanted * block_bytes} in all, but {free_bytes} are free; lower it"
         )
     return wanted
+
+
+def max_model_len(model: ModelConfig, engine: EngineConfig) -> int:
+    """Most tokens of one sequence, as far as the checkpoint goes.
+
+    Raises:
+        ConfigError: more are asked for than the checkpoint was made for.
+    """
+    limit = model.context_length
+    if engine.max_model_len is None:
+        return limit
+    if engine.max_model_len > limit:
+        raise ConfigError(
+            f"max_model_len is {engine.max_model_len}, but the checkpoint was made for "
+            f"{limit} positions; lower it"
+        )
+    return engine.max_model_len
+
+
+def check_sequence_fits(engine: EngineConfig, max_model_len: int, num_blocks: int) -> None:
+    """Sees to it that the KV cache holds a sequence of full length.
+
+    A length that was asked for must fit. The checkpoint's own is a limit, not a wish: where
+    the cache holds less, that is logged, and requests are admitted up to what it holds.
+
+    Args:
+        engine: the choices.
+        max_model_len: longest sequence in tokens.
+        num_blocks: KV blocks, the scratch block included.
+
+    Raises:
+        ConfigError: `engine.max_model_len` is set, and the cache can't hold it.
+    """
+    num_tokens = (num_blocks - 1) * engine.block_size
+    if num_tokens >= max_model_len:
+        return
+    fact = (
+        f"the KV cache has {num_blocks - 1} blocks of {engine.block_size} tokens beside the "
+        f"scratch block, so it holds {num_tokens} tokens"
+    )
+    if engine.max_model_len is not None:
+        raise ConfigError(
+            f"max_model_len is {max_model_len}, but {fact}; raise num_kv_blocks, kv_cache_bytes "
+            "or kv_memory_fraction, or lower max_model_len"
+        )
+    logger.warning(
+        "%s; sequences are limited to that, not to the %d of the checkpoint", fact, max_model_len
+    )

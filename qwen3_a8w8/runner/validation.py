@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from qwen3_a8w8.config import SCRATCH_BLOCK
-from qwen3_a8w8.engine.plan import RunnerCapabilities, SequenceStart, StepPlan
+from qwen3_a8w8.engine.plan import DecodeRow, RunnerCapabilities, SequenceStart, StepPlan
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill
 from qwen3_a8w8.runner.sequences import RunnerSequence
 
 
 def validate_plan(
-    plan: StepPlan, sequences: Mapping[int, RunnerSequence], capabilities: RunnerCapabilities
+    plan: StepPlan,
+    sequences: Mapping[int, RunnerSequence],
+    capabilities: RunnerCapabilities,
+    layered: LayeredPrefill | None = None,
 ) -> None:
     """Checks a whole plan against the live sequences.
 
@@ -23,6 +27,7 @@ def validate_plan(
         plan: the plan.
         sequences: live sequences by id, before the plan.
         capabilities: the runner's limits.
+        layered: the prefill dispatch that is between two groups of layers, if there are groups.
 
     Raises:
         UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
@@ -30,6 +35,7 @@ def validate_plan(
     """
     check = _PlanCheck(plan, sequences, capabilities)
     check.starts()
+    check.prefill_layers(layered)
     check.prefill()
     check.decode()
 
@@ -73,6 +79,32 @@ class _PlanCheck:
                     f"ids 0 to {vocab_size - 1}",
                 )
 
+    def prefill_layers(self, layered: LayeredPrefill | None) -> None:
+        layers = self.plan.prefill_layers
+        if layers is None:
+            return
+        groups = () if layered is None else layered.groups
+        if layered is None or layers not in groups:
+            self.fail(
+                "prefill_layers",
+                f"{layers} is no group of layers of this runner; it has {list(groups)} (set "
+                "prefill_layers_per_dispatch)",
+            )
+        elif layers[0] > 0:
+            if layers[0] != layered.next_layer or not layered.chunks:
+                self.fail(
+                    "prefill_layers",
+                    f"{layers} doesn't go on with a prefill that has reached layer "
+                    f"{layered.next_layer if layered.chunks else 'none'}",
+                )
+            for chunk in self.plan.prefill:
+                if chunk not in layered.chunks:
+                    self.fail(
+                        "prefill",
+                        f"the chunk of sequence {chunk.seq_id} hasn't gone through the layers "
+                        f"before {layers[0]}",
+                    )
+
     def prefill(self) -> None:
         chunks, limits = self.plan.prefill, self.capabilities
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
@@ -82,6 +114,8 @@ class _PlanCheck:
                 f"{len(chunks)} chunks with {num_tokens} tokens, the limits are "
                 f"{limits.max_prefill_seqs} chunks and {limits.prefill_chunk_tokens} tokens",
             )
+        layers = self.plan.prefill_layers
+        is_last_group = layers is None or layers[1] == limits.num_layers
         seen: set[int] = set()
         for chunk in chunks:
             length = self._known("prefill", chunk.seq_id, seen)
@@ -99,7 +133,7 @@ class _PlanCheck:
                     f"{length} tokens already",
                 )
             self._blocks("prefill", chunk.seq_id, chunk.block_ids, chunk.start, end)
-            if chunk.is_sampled:
+            if chunk.is_sampled and is_last_group:
                 self.lengths[chunk.seq_id] = length + 1
 
     def decode(self) -> None:
@@ -125,7 +159,26 @@ class _PlanCheck:
                     f"position {row.position} of sequence {row.seq_id}, whose newest token is at "
                     f"{length - 1}",
                 )
-            self._blocks("decode", row.seq_id, row.block_ids, row.position, row.position + 1)
+            self._drafts(row, batch.batch_size)
+            end = row.position + 1 + len(row.draft_token_ids)
+            self._blocks("decode", row.seq_id, row.block_ids, row.position, end)
+
+    def _drafts(self, row: DecodeRow, batch_size: int) -> None:
+        num_drafts = len(row.draft_token_ids)
+        most = self.capabilities.max_draft_tokens if batch_size == 1 else 0
+        if num_drafts > most:
+            self.fail(
+                "decode",
+                f"sequence {row.seq_id} has {num_drafts} drafts, a row of a batch of {batch_size} "
+                f"may have {most} here",
+            )
+        for token_id in row.draft_token_ids:
+            if not 0 <= token_id < self.capabilities.vocab_size:
+                self.fail(
+                    "decode",
+                    f"sequence {row.seq_id} has the draft {token_id}, the vocabulary has ids 0 to "
+                    f"{self.capabilities.vocab_size - 1}",
+                )
 
     def _known(self, field: str, seq_id: int, seen: set[int]) -> int:
         if seq_id not in self.lengths:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from qwen3_a8w8.config import SCRATCH_BLOCK, TOKENS_PER_ROW
-from qwen3_a8w8.engine.plan import SequenceStart
+from qwen3_a8w8.engine.plan import PrefillChunk, SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.runner.packing import Arrays, pack_sampling
 from qwen3_a8w8.runner.sequences import RunnerSequence
@@ -27,17 +27,22 @@ if TYPE_CHECKING:
 NUM_TIMED_STEPS = 3
 
 
-def warm_up(runner: ModelRunner) -> dict[int, float]:
+def warm_up(runner: ModelRunner) -> tuple[float, dict[int, float]]:
     """Runs the largest prefill chunk and every decode size, each with its sampling.
 
     Args:
         runner: compiled, with a cache of at least the scratch block.
 
     Returns:
-        Seconds of the fastest of a few decode steps, by batch size.
+        Seconds per token of the prefill chunk, and of the fastest of a few decode steps by batch
+        size.
     """
-    _prefill(runner, runner.config.prefill_chunk_tokens)
-    return {size: _timed_decode(runner, size) for size in sorted(runner.config.decode_batch_sizes)}
+    num_tokens = runner.config.prefill_chunk_tokens
+    begin = time.perf_counter()
+    _prefill(runner, num_tokens)
+    token_s = (time.perf_counter() - begin) / num_tokens
+    sizes = sorted(runner.config.decode_batch_sizes)
+    return token_s, {size: _timed_decode(runner, size) for size in sizes}
 
 
 def _scratch_slots(runner: ModelRunner, count: int) -> np.ndarray:
@@ -55,23 +60,29 @@ def _prefill(runner: ModelRunner, num_tokens: int) -> None:
         "block_tables": np.full((1, runner.max_blocks_per_seq), SCRATCH_BLOCK, np.int32),
         "logits_indices": np.asarray([num_tokens - 1], np.int32),
     }
-    runner.dispatch(
-        runner.prefill_id, "prefill", arrays, logits=runner.logits_rows(1), **runner.cache
-    )
+    logits = runner.logits_rows(1)
+    if runner.layered is None:
+        runner.dispatch(runner.prefill_id, "prefill", arrays, logits=logits, **runner.cache)
+        return
+    # A chunk that no sequence owns: the table above stands for it.
+    chunk = PrefillChunk(-1, 0, num_tokens, (SCRATCH_BLOCK,), is_sampled=True)
+    for group in runner.layered.groups:
+        runner.layered.run(runner, (chunk,), group, arrays, logits)
 
 
 def _timed_decode(runner: ModelRunner, size: int) -> float:
+    num_rows = runner.num_decode_rows(size)
     arrays: Arrays = {
         "token_ids": np.zeros((size, TOKENS_PER_ROW), np.int32),
         "num_active": np.asarray([size], np.int32),
-        "positions": np.zeros(size, np.int32),
-        "seq_lens": np.ones(size, np.int32),
-        "slot_mapping": _scratch_slots(runner, size),
-        "block_tables": np.full((size, runner.max_blocks_per_seq), SCRATCH_BLOCK, np.int32),
+        "positions": np.zeros(num_rows, np.int32),
+        "seq_lens": np.ones(num_rows, np.int32),
+        "slot_mapping": _scratch_slots(runner, num_rows),
+        "block_tables": np.full((num_rows, runner.max_blocks_per_seq), SCRATCH_BLOCK, np.int32),
     }
     sampling = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=0, logprobs=1)
-    sequence = RunnerSequence(SequenceStart(0, (0,), (), sampling))
-    controls = pack_sampling([sequence] * size, size)
+    row = RunnerSequence(SequenceStart(0, (0,), (), sampling)).sampling_row()
+    controls = pack_sampling([row] * size, size)
     fastest = float("inf")
     for _ in range(1 + NUM_TIMED_STEPS):
         begin = time.perf_counter()
@@ -79,7 +90,7 @@ def _timed_decode(runner: ModelRunner, size: int) -> float:
             runner.decode_id,
             f"decode{size}",
             arrays,
-            logits=runner.logits_rows(size),
+            logits=runner.logits_rows(num_rows),
             **runner.cache,
         )
         runner.dispatch_sample(controls, size)

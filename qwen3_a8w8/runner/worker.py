@@ -30,13 +30,28 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
 }
 
 
-class Allocation:
-    """A piece of device memory; freed when the worker lets go of it."""
+_MAX_VIEWS = 64
 
-    __slots__ = ("memory",)
+
+class Allocation:
+    """A piece of device memory of one element type; freed when the worker lets go of it.
+
+    Attributes:
+        memory: the bytes, or None once freed.
+        views: tensors that alias it, by offset and shape: a step uses the same few again and
+            again, and making one costs more than finding it.
+    """
+
+    __slots__ = ("memory", "views")
 
     def __init__(self, memory: Tensor) -> None:
         self.memory: Tensor | None = memory
+        self.views: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+
+    def free(self) -> None:
+        """Lets go of the memory."""
+        self.memory = None
+        self.views.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +104,10 @@ class WorkerTensor:
         Raises:
             SignatureError: the memory was freed.
         """
+        key = (self.offset, self.shape)
+        view = self.allocation.views.get(key)
+        if view is not None:
+            return view
         memory = self.allocation.memory
         if memory is None:
             raise SignatureError(
@@ -96,7 +115,11 @@ class WorkerTensor:
             )
         begin = self.offset * self.dtype.itemsize
         raw = memory[begin : begin + self.num_bytes]
-        return raw.view(TORCH_DTYPES[self.dtype]).view(self.shape)
+        view = raw.view(TORCH_DTYPES[self.dtype]).view(self.shape)
+        if len(self.allocation.views) >= _MAX_VIEWS:
+            self.allocation.views.clear()
+        self.allocation.views[key] = view
+        return view
 
 
 class Worker:
@@ -156,7 +179,7 @@ class Worker:
     def free(self, tensor: WorkerTensor) -> None:
         """Gives a tensor's whole allocation back; its views become unusable. Idempotent."""
         if self._allocations.pop(tensor.allocation, None) is not None:
-            tensor.allocation.memory = None
+            tensor.allocation.free()
 
     def register(self, compiled: CompiledCallable) -> int:
         """Takes a callable; the same one always gets the same id."""
@@ -186,7 +209,7 @@ class Worker:
     def close(self) -> None:
         """Frees everything. Idempotent."""
         for allocation in self._allocations:
-            allocation.memory = None
+            allocation.free()
         self._allocations.clear()
         self._callables.clear()
         self._ids.clear()

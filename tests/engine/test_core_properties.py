@@ -1,6 +1,7 @@
 """Random traffic through the engine core: tokens, blocks and ends are always right."""
 
 from collections import Counter, deque
+from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from tests.fakes import FakeRunner, expected_outputs, make_capabilities
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -29,7 +31,13 @@ def make_request(draw, max_prompt=40, max_n=3):
         stop_token_ids=tuple(draw(st.lists(st.integers(0, 29), max_size=3))),
         n=draw(st.integers(1, max_n)),
     )
-    return EngineRequest(prompt[:80], sampling)
+    return EngineRequest(
+        prompt[:80],
+        sampling,
+        priority=draw(st.integers(-1, 2)),
+        timeout_s=draw(st.one_of(st.none(), st.none(), st.integers(1, 60))),
+        cache_salt=draw(st.sampled_from([None, None, "a", "b"])),
+    )
 
 
 make_sizes = st.builds(
@@ -41,12 +49,17 @@ make_sizes = st.builds(
     max_prefill_seqs=st.integers(1, 8),
     decode_step_s=st.sampled_from([{1: 0.01, 16: 0.012}, {1: 0.01, 16: 0.05}, {1: 0.01, 16: 9.0}]),
     vocab_size=st.just(64),  # small, so that stop tokens come up
+    num_layers=st.integers(1, 7),
+    prefill_token_s=st.sampled_from([0.0, 0.01]),
 )
 make_config = st.builds(
     EngineConfig,
     lookahead=st.integers(0, 1),
     enable_prefix_caching=st.booleans(),
     max_running_requests=st.integers(1, 16),
+    prefill_layers_per_dispatch=st.sampled_from([None, 1, 2, 3]),
+    max_decode_stall_ms=st.sampled_from([None, 100.0, 1e9]),
+    enable=st.sampled_from([(), (PROMPT_LOOKUP,)]),
 )
 
 
@@ -55,7 +68,11 @@ class Traffic:
 
     def __init__(self, capabilities, config):
         self.runner = FakeRunner(capabilities)
-        self.core = EngineCore(capabilities, config)
+        self.runner.layers_per_dispatch = (
+            config.prefill_layers_per_dispatch or capabilities.num_layers
+        )
+        self.now_s = 0.0
+        self.core = EngineCore(capabilities, config, clock=lambda: self.now_s)
         self.lookahead = config.lookahead
         self.in_flight = deque()
         self.outputs = {}
@@ -86,6 +103,7 @@ class Traffic:
             self.end_counts[event.seq_id] += 1
 
     def step(self):
+        self.now_s += 1.0
         plan = self.core.plan_step()
         if plan is not None:
             self.in_flight.append(plan)
@@ -105,6 +123,14 @@ class Traffic:
         assert pool.num_in_use == len(held)
         assert pool.num_in_use + pool.num_free == pool.num_usable_blocks
         assert all(pool.ref_count(block) == count for block, count in held.items())
+
+    def check_outputs(self, expected):
+        """Whoever ended by itself has all its tokens, whoever was ended the first of them."""
+        for seq_id, tokens in expected.items():
+            output = self.outputs[seq_id]
+            if self.ends[seq_id] in ("abort", "timeout"):
+                tokens = tokens[: len(output)]
+            assert output == tokens
 
     def run_until_idle(self):
         for _ in range(20_000):
@@ -146,11 +172,7 @@ def test_random_traffic_gives_each_request_its_own_tokens(sizes, config, arrival
                 traffic.abort(seq_id)
         traffic.step()
     traffic.run_until_idle()
-    for seq_id, tokens in expected.items():
-        if traffic.ends[seq_id] == "abort":
-            assert traffic.outputs[seq_id] == tokens[: len(traffic.outputs[seq_id])]
-        else:
-            assert traffic.outputs[seq_id] == tokens
+    traffic.check_outputs(expected)
 
 
 @PROPERTY
@@ -168,10 +190,10 @@ def test_resumed_request_continues_as_if_never_interrupted(sizes, config, reques
     traffic = Traffic(capabilities, config)
     for other in others:
         traffic.add(other)
-    resumed = EngineRequest(request.prompt_token_ids, request.sampling, tuple(whole[:num_kept]))
+    resumed = replace(request, output_token_ids=tuple(whole[:num_kept]))
     (seq_id,) = traffic.add(resumed)
     traffic.run_until_idle()
-    assert traffic.outputs[seq_id] == whole[num_kept:]
+    traffic.check_outputs({seq_id: whole[num_kept:]})
 
 
 @settings(PROPERTY, max_examples=60)
@@ -190,13 +212,12 @@ def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batc
         "decode_step_s": {1: 0.01, 4: sizes["decode_step_s"][16]},
         "max_prefill_seqs": max(2, sizes["max_prefill_seqs"]),
     }
-    batch = [EngineRequest(request.prompt_token_ids[:15], request.sampling) for request in batch]
+    batch = [
+        replace(request, prompt_token_ids=request.prompt_token_ids[:15], timeout_s=None)
+        for request in batch
+    ]
     capabilities = make_capabilities(**sizes)
-    config = EngineConfig(
-        lookahead=config.lookahead,
-        enable_prefix_caching=config.enable_prefix_caching,
-        max_running_requests=max(4, config.max_running_requests),
-    )
+    config = replace(config, max_running_requests=max(4, config.max_running_requests))
     traffic = Traffic(capabilities, config)
     expected = {}
     for request in before:
@@ -219,9 +240,7 @@ def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batc
             traffic.step()
         traffic.abort(members[1])
     traffic.run_until_idle()
-    for seq_id, tokens in expected.items():
-        if traffic.ends[seq_id] != "abort":
-            assert traffic.outputs[seq_id] == tokens
+    traffic.check_outputs(expected)
 
     left_out, prefilled = set(), set()
     for plan in traffic.runner.plans:
@@ -233,4 +252,6 @@ def test_explicit_batch_among_others_stays_one_batch(sizes, config, before, batc
             left_out = set(members) - rows
             if abort is None:
                 assert prefilled == set(members)
-        prefilled |= {chunk.seq_id for chunk in plan.prefill if chunk.is_sampled} & set(members)
+        if plan.prefill_layers is None or plan.prefill_layers[1] == capabilities.num_layers:
+            sampled = {chunk.seq_id for chunk in plan.prefill if chunk.is_sampled}
+            prefilled |= sampled & set(members)

@@ -1,5 +1,7 @@
 """What a YAML may say, and what happens with the rest."""
 
+from dataclasses import fields
+
 import pytest
 import yaml
 from pydantic import ValidationError
@@ -31,6 +33,11 @@ def test_unknown_key_is_named_with_the_valid_ones(section, key):
 def test_near_miss_is_told_what_was_meant():
     with pytest.raises(ValidationError, match=r"did you mean 'block_size'\?"):
         EngineSettings.model_validate({"blok_size": 16})
+
+
+def test_engine_section_has_the_fields_and_defaults_of_the_engine_config():
+    assert EngineSettings().to_config() == EngineConfig()
+    assert set(EngineSettings.model_fields) == {field.name for field in fields(EngineConfig)}
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,18 @@ def test_logits_without_activation_quantisation_equal_transformers(model_path, t
     runner.close()
 
 
+def test_logits_with_yarn_equal_transformers_beyond_the_native_context(tmp_path):
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+    make_random_qwen3(tmp_path, seed=3, initializer_range=0.015, rope_scaling=yarn)
+    twin = dequantised_twin(tmp_path)
+    ids = torch.randint(0, 512, (1, 100), generator=torch.manual_seed(7))
+    with torch.no_grad():
+        expected = twin(ids).logits[0]
+    runner = make_runner(tmp_path, ReferenceBackend(is_exact=True))
+    assert relative_error(all_logits(runner, ids[0].tolist()), expected) < 1e-4
+    runner.close()
+
+
 @pytest.mark.parametrize("backend", [ReferenceBackend, CpuBackend])
 def test_logits_in_a8w8_stay_close_to_transformers(model_path, truth, backend):
     ids, expected = truth

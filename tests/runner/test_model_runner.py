@@ -1,6 +1,7 @@
 """The runner against its promises: batch invariance, refusals, scratch-only warm-up."""
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.warm_up import warm_up
 from tests.runners import GREEDY, Sequences, make_runner
 
@@ -156,11 +158,126 @@ def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields
         ({"max_model_len": 4096}, "max_model_len is 4096, but the checkpoint was made for 2048"),
         ({"num_kv_blocks": None, "kv_cache_bytes": 10}, "kv_cache_bytes leaves room for 0"),
         ({"num_kv_blocks": 10**9}, "num_kv_blocks asks for 1000000000 KV blocks"),
+        (
+            {"max_model_len": 2048},
+            "max_model_len is 2048, but the KV cache has 127 blocks .* holds 2032 tokens",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_model_or_memory_are_refused(random_model, settings, message):
     with pytest.raises(ConfigError, match=message):
         make_runner(random_model, CpuBackend(), **settings)
+
+
+def test_checkpoints_own_length_above_the_cache_is_logged_and_kept(random_model, caplog):
+    runner = make_runner(random_model, CpuBackend(), num_kv_blocks=9)
+    assert runner.capabilities.max_model_len == 2048
+    assert "holds 128 tokens; sequences are limited to that, not to the 2048" in caplog.text
+    runner.close()
+
+
+@pytest.fixture(scope="module")
+def drafting_runner(random_model):
+    """Takes drafts, and prefills one layer per dispatch."""
+    runner = make_runner(
+        random_model, CpuBackend(), prefill_layers_per_dispatch=1, enable=("prompt_lookup",)
+    )
+    yield runner
+    runner.close()
+
+
+@pytest.mark.parametrize("num_right", range(8))
+def test_drafts_are_kept_up_to_the_first_wrong_one(drafting_runner, num_right):
+    runner, blocks = drafting_runner, tuple(range(1, 9))
+    prompt = tuple(prompts(1, seed=2)[0])
+    sampling = SamplingParams(temperature=1.0, seed=3, repetition_penalty=1.2, logprobs=2)
+    sequences = Sequences(runner)
+    start = SequenceStart(0, prompt, (), sampling)
+    whole = PrefillChunk(0, 0, len(prompt), blocks, is_sampled=True)
+    results = [sequences.execute(start=(start,), prefill=(whole,))]
+    for position in range(len(prompt), len(prompt) + 9):
+        row = DecodeRow(0, position, blocks)
+        results.append(sequences.execute(decode=DecodeBatch(1, (row,))))
+    truth = [result.sampled[0] for result in results]
+
+    sequences.execute(release=(0,), start=(replace(start, seq_id=1),))
+    first = sequences.execute(prefill=(replace(whole, seq_id=1),)).sampled
+    drafts = [token.token_id for token in truth[1:8]]
+    if num_right < 7:
+        drafts[num_right] ^= 1
+    row = DecodeRow(1, len(prompt), blocks, tuple(drafts))
+    kept = sequences.execute(decode=DecodeBatch(1, (row,))).sampled
+    row = DecodeRow(1, len(prompt) + len(kept), blocks)
+    after = sequences.execute(decode=DecodeBatch(1, (row,))).sampled
+    assert len(kept) == num_right + 1
+    expected = [replace(token, seq_id=1) for token in truth[: num_right + 3]]
+    assert [*first, *kept, *after] == expected
+    sequences.execute(release=(1,))
+
+
+def decode_one(drafts=(), blocks=(1,), size=1):
+    start = {"start": (begin(),), "prefill": (chunk(),)}
+    row = DecodeRow(0, 3, blocks, drafts)
+    return {**start, "decode": DecodeBatch(size, (row,))}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (decode_one((1,) * 8), "decode: sequence 0 has 8 drafts, a row of a batch of 1 may have 7"),
+        (decode_one((1,), size=16), "has 1 drafts, a row of a batch of 16 may have 0"),
+        (decode_one((512,)), "the draft 512, the vocabulary has ids 0 to 511"),
+        (
+            {
+                "start": (begin(0, tuple(range(12))),),
+                "prefill": (chunk(num_tokens=12),),
+                "decode": DecodeBatch(1, (DecodeRow(0, 12, (1,), (1, 2, 3, 4)),)),
+            },
+            "has 1 blocks of 16 tokens, 17 tokens need 2",
+        ),
+        (
+            {"start": (begin(),), "prefill": (chunk(),), "prefill_layers": (0, 2)},
+            r"prefill_layers: \(0, 2\) is no group .* it has \[\(0, 1\), \(1, 2\)\]",
+        ),
+        (
+            {"start": (begin(),), "prefill": (chunk(),), "prefill_layers": (1, 2)},
+            r"\(1, 2\) doesn't go on with a prefill that has reached layer none",
+        ),
+    ],
+)
+def test_plan_with_drafts_or_layers_that_do_not_fit_is_refused(drafting_runner, fields, message):
+    sequences = Sequences(drafting_runner)
+    with pytest.raises(InvalidRequestError, match=message):
+        sequences.execute(**fields)
+    assert 0 <= sequences.start(9, [1, 2, 3]) < 512
+    sequences.execute(release=(9,))
+
+
+def test_chunk_that_skipped_the_first_layers_is_refused(drafting_runner):
+    sequences = Sequences(drafting_runner)
+    sequences.execute(start=(begin(0), begin(1)), prefill=(chunk(0),), prefill_layers=(0, 1))
+    stranger = chunk(1, blocks=(2,))
+    with pytest.raises(InvalidRequestError, match="chunk of sequence 1 hasn't gone through"):
+        sequences.execute(prefill=(chunk(0), stranger), prefill_layers=(1, 2))
+    result = sequences.execute(prefill=(chunk(0),), prefill_layers=(1, 2))
+    assert [token.seq_id for token in result.sampled] == [0]
+    sequences.execute(release=(0, 1))
+
+
+def test_layers_without_groups_are_refused(runner):
+    sequences = Sequences(runner)
+    with pytest.raises(InvalidRequestError, match=r"no group of layers .* it has \[\]"):
+        sequences.execute(start=(begin(),), prefill=(chunk(),), prefill_layers=(0, 1))
+
+
+def test_device_clock_separates_work_from_waiting():
+    clock = DeviceClock()
+    clock.add(10.0, 11.0)
+    assert clock.end_step() == (1.0, 0.0)
+    assert clock.end_step() == (0.0, 0.0)  # a step without work
+    clock.add(11.5, 13.0)
+    clock.add(13.25, 14.0)
+    assert clock.end_step() == (2.25, 0.75)
 
 
 def test_close_gives_all_device_memory_back_and_may_be_repeated(runner):

@@ -1,5 +1,6 @@
 #include "program.h"
 
+#include <cstring>
 #include <stdexcept>
 #include <unordered_map>
 
@@ -8,6 +9,7 @@ namespace qw {
 Op op_from_name(const std::string& name) {
   static const std::unordered_map<std::string, Op> ops = {
       {"embed", Op::kEmbed},
+      {"copy", Op::kCopy},
       {"rms_norm", Op::kRmsNorm},
       {"rms_norm_quant", Op::kRmsNormQuant},
       {"quantize", Op::kQuantize},
@@ -153,12 +155,20 @@ void Program::Replay::execute(const NodeInfo& node) const {
   if (rows(out[0]) == 0) return;
   switch (node.op) {
     case Op::kEmbed: {
-      const int64_t stride = program.refs_[in[0]].shape.size() == 1 ? 1 : extent(in[0], 1);
-      kernels.embed({at<const int32_t>(in[0]), stride, at<const uint16_t>(in[1]),
-                     at<float>(out[0]), rows(in[0]), extent(in[1], 1)},
+      // With rows of their own (in[2]) the columns of a single row of ids are tokens.
+      const bool has_rows = in.size() > 2;
+      const bool is_list = program.refs_[in[0]].shape.size() == 1 ||
+                           (has_rows && extent(in[0], 0) == 1);
+      kernels.embed({at<const int32_t>(in[0]), is_list ? 1 : extent(in[0], 1),
+                     at<const uint16_t>(in[1]), at<float>(out[0]),
+                     rows(has_rows ? in[2] : in[0]), extent(in[1], 1)},
                     team);
       break;
     }
+    case Op::kCopy:
+      std::memcpy(at<float>(out[0]), at<const float>(in[0]),
+                  static_cast<size_t>(rows(in[0]) * extent(in[0], 1)) * sizeof(float));
+      break;
     case Op::kRmsNorm:
       kernels.rms_norm({at<const float>(in[0]), at<const float>(in[1]), at<float>(out[0]),
                         rows(in[0]), extent(in[0], 1), value},
@@ -207,6 +217,7 @@ void Program::Replay::execute(const NodeInfo& node) const {
                           team);
       break;
     case Op::kLmHead:
+      if (rows(in[0]) == 0) break;  // a chunk that isn't a prompt's last one
       kernels.lm_head({at<const float>(in[0]), at<const uint16_t>(in[1]), at<float>(out[0]),
                        rows(in[0]), extent(in[0], 1), extent(in[1], 0)},
                       team);

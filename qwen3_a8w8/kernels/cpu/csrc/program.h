@@ -16,6 +16,7 @@ enum class RefKind : int { kArg = 0, kConst = 1, kTemp = 2 };
 
 enum class Op {
   kEmbed,
+  kCopy,
   kRmsNorm,
   kRmsNormQuant,
   kQuantize,

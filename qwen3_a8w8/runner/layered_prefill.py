@@ -1,0 +1,130 @@
+"""Prefill dispatches that go through the layers in groups, one group per step.
+
+Keeps the residual stream of the dispatch that is on its way in device memory. What
+is computed is `model/layered_prefill.py`; which group comes when is the plan's say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from qwen3_a8w8.engine.plan import PrefillChunk
+from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
+from qwen3_a8w8.kernels.signature import FLOAT32
+from qwen3_a8w8.model import layered_prefill as model
+from qwen3_a8w8.runner.packing import Arrays
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+
+if TYPE_CHECKING:
+    from qwen3_a8w8.runner.model_runner import ModelRunner
+
+LayerGroup = tuple[int, int]
+
+
+def layer_groups(num_layers: int, layers_per_dispatch: int) -> tuple[LayerGroup, ...]:
+    """The groups [begin, end) that a prefill goes through."""
+    return tuple(
+        (begin, min(begin + layers_per_dispatch, num_layers))
+        for begin in range(0, num_layers, layers_per_dispatch)
+    )
+
+
+class LayeredPrefill:
+    """The callables of all groups, and the dispatch that is between two of them.
+
+    Attributes:
+        groups: in order; a dispatch goes through all of them.
+        chunks: what is on its way; empty between dispatches.
+        next_layer: where it goes on.
+    """
+
+    def __init__(
+        self,
+        compiler: Compiler,
+        dims: Mapping[str, int],
+        options: Mapping[str, int | float],
+        groups: tuple[LayerGroup, ...],
+    ) -> None:
+        self.groups = groups
+        self.chunks: tuple[PrefillChunk, ...] = ()
+        self.next_layer = 0
+        self._hidden_size = dims["HIDDEN"]
+        self._hidden: WorkerTensor | None = None
+        self._embed = compiler.compile(model.embed, dims, options)
+        self._layers = {
+            (begin, end): compiler.compile(
+                model.layers,
+                dims,
+                {**options, model.LAYER_BEGIN: begin, model.LAYER_END: end},
+            )
+            for begin, end in groups
+        }
+        self._logits = compiler.compile(model.logits, dims, options)
+
+    @property
+    def callables(self) -> list[CompiledCallable]:
+        """All callables, for binding weights."""
+        return [self._embed, *self._layers.values(), self._logits]
+
+    def register(self, worker: Worker, max_tokens: int) -> None:
+        """Hands the callables to a worker and takes memory for the residual stream."""
+        self._embed_id = worker.register(self._embed)
+        self._layer_ids = {group: worker.register(fn) for group, fn in self._layers.items()}
+        self._logits_id = worker.register(self._logits)
+        self._hidden = worker.alloc((max_tokens, self._hidden_size), FLOAT32)
+
+    def run(
+        self,
+        runner: ModelRunner,
+        chunks: Sequence[PrefillChunk],
+        layers: LayerGroup,
+        arrays: Arrays,
+        logits: WorkerTensor,
+    ) -> None:
+        """Takes chunks through one group of layers.
+
+        Args:
+            runner: whose cache and worker are used.
+            chunks: as many as `arrays` was packed from.
+            layers: one of `groups`; the first one begins a dispatch.
+            arrays: see `packing.pack_prefill`.
+            logits: written with the last group.
+        """
+        begin, end = layers
+        if begin == 0:
+            self.chunks = tuple(chunks)
+        else:
+            self._drop_all_but(chunks)
+        hidden = self._residual(len(arrays["token_ids"]))
+        if begin == 0:
+            ids = {"token_ids": arrays["token_ids"]}
+            runner.dispatch(self._embed_id, "prefill", ids, hidden=hidden)
+        inputs = {k: v for k, v in arrays.items() if k not in ("token_ids", "logits_indices")}
+        runner.dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **runner.cache)
+        self.next_layer = end
+        if layers == self.groups[-1]:
+            self.chunks = ()
+            indices = {"logits_indices": arrays["logits_indices"]}
+            runner.dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
+
+    def _residual(self, num_tokens: int) -> WorkerTensor:
+        assert self._hidden is not None  # `register` comes before the first plan
+        return self._hidden.view(num_tokens, self._hidden_size)
+
+    def _drop_all_but(self, chunks: Sequence[PrefillChunk]) -> None:
+        """Closes the gaps that chunks of sequences that have gone leave in the residual stream."""
+        if tuple(chunks) == self.chunks:
+            return
+        kept: list[np.ndarray] = []
+        first = 0
+        for chunk in self.chunks:
+            if chunk in chunks:
+                kept.append(np.arange(first, first + chunk.num_tokens))
+            first += chunk.num_tokens
+        hidden = self._residual(first).to_continuous_tensor()
+        rows = hidden[np.concatenate(kept)]
+        hidden[: len(rows)] = rows
+        self.chunks = tuple(chunks)
