@@ -25,7 +25,8 @@ check: $(VENV)/.installed-test
 	$(BIN)/lint-imports
 
 bench: $(VENV)/.installed
-	$(BIN)/python benchmarks/bench_kernels.py
+	$(BIN)/qwen3-a8w8 bench kernels --model qwen3-0.6b
+	$(BIN)/qwen3-a8w8 bench engine --model demo
 
 format: $(VENV)/.installed-test
 	$(BIN)/ruff check --fix .

@@ -108,7 +108,7 @@ void Program::Replay::linear(const NodeInfo& node) const {
   a.residual = node.op == Op::kLinearAdd ? at<const float>(in[4]) : nullptr;
   a.y = at<float>(node.outputs[0]);
   a.rows = rows(in[0]);
-  if (a.rows > 0) kernels.linear(a, team);
+  kernels.linear(a, team);
 }
 
 void Program::Replay::sample(const NodeInfo& node) const {
@@ -147,6 +147,8 @@ void Program::Replay::execute(const NodeInfo& node) const {
   const auto& in = node.inputs;
   const auto& out = node.outputs;
   const auto value = static_cast<float>(node.value);
+  // Kernels may count on at least one row; a prefill without wanted logits ends without any.
+  if (rows(out[0]) == 0) return;
   switch (node.op) {
     case Op::kEmbed: {
       // With rows of their own (in[2]) the columns of a single row of ids are tokens.
