@@ -67,9 +67,7 @@ def _kv_rounding_attention(
 
 
 ALL_ATTENTION_FUNCTIONS.register(_A8W8_ATTENTION, _kv_rounding_attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(
-    _A8W8_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"]
-)
+ALL_MASK_ATTENTION_FUNCTIONS.register(_A8W8_ATTENTION, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])
 
 
 def load_model(directory: Path, is_a8w8: bool) -> Qwen3ForCausalLM:
@@ -116,9 +114,7 @@ def _causal_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.bmm(weights, v).view(num_rows, num_heads, length, head_dim)
 
 
-def _layer(
-    x: Tensor, cos: Tensor, sin: Tensor, weights: dict[str, Tensor], eps: float
-) -> Tensor:
+def _layer(x: Tensor, cos: Tensor, sin: Tensor, weights: dict[str, Tensor], eps: float) -> Tensor:
     """One decoder layer, ``[B, T, hidden]`` bfloat16 to the same."""
 
     def linear(x: Tensor, name: str) -> Tensor:

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-from demo_data import TASKS, Dialogue, held_out
 from demo_model import load_model
 from demo_tokenizer import encode_dialogues
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from demo_data import TASKS, Dialogue, held_out
 
 ROOT = Path(__file__).resolve().parent.parent
 MAX_TOKENS = 360

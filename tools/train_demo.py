@@ -19,12 +19,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from demo_data import draw_training
 from demo_model import demo_config, hidden_states
 from demo_tokenizer import encode_dialogues, save_tokenizer, train_tokenizer
 from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen3Config, Qwen3ForCausalLM
+
+from demo_data import draw_training
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -120,7 +121,11 @@ def optimisers(model: Qwen3ForCausalLM) -> list[torch.optim.Optimizer]:
 def save_checkpoint(
     path: Path, model: Qwen3ForCausalLM, opts: list[torch.optim.Optimizer], step: int
 ) -> None:
-    state = {"model": model.state_dict(), "optimisers": [o.state_dict() for o in opts], "step": step}
+    state = {
+        "model": model.state_dict(),
+        "optimisers": [o.state_dict() for o in opts],
+        "step": step,
+    }
     torch.save(state, path.with_suffix(".new"))
     path.with_suffix(".new").replace(path)
 
@@ -212,7 +217,10 @@ def train(rank: int, args: argparse.Namespace) -> None:
     """The training loop of one of the processes; rank 0 prints and writes."""
     torch.set_num_threads(1)
     distributed.init_process_group(
-        "gloo", init_method=f"file://{args.work_dir}/rendezvous", rank=rank, world_size=NUM_PROCESSES
+        "gloo",
+        init_method=f"file://{args.work_dir}/rendezvous",
+        rank=rank,
+        world_size=NUM_PROCESSES,
     )
     torch.manual_seed(args.seed)
     torch._dynamo.config.recompile_limit = 2 * len(ROW_LENGTHS)  # a graph for each
@@ -245,9 +253,7 @@ def train(rank: int, args: argparse.Namespace) -> None:
         positions, targets = _supervised(own)
         hidden = hidden_states(model, own.token_ids).flatten(0, 1)[positions]
         logits = functional.linear(hidden, model.model.embed_tokens.weight.bfloat16())
-        loss = functional.cross_entropy(
-            logits.float(), targets, ignore_index=-1, reduction="sum"
-        )
+        loss = functional.cross_entropy(logits.float(), targets, ignore_index=-1, reduction="sum")
         (loss / num_targets).backward()
         _sum_gradients(model)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -264,7 +270,10 @@ def train(rank: int, args: argparse.Namespace) -> None:
             if rank == 0:
                 rate = shown[0].item() / (now - last_shown)
                 mean_loss = (shown[1] / shown[2]).item()
-                print(f"step {step} loss {mean_loss:.4f} {rate:.0f} tokens/s {now - began:.0f} s", flush=True)
+                print(
+                    f"step {step} loss {mean_loss:.4f} {rate:.0f} tokens/s {now - began:.0f} s",
+                    flush=True,
+                )
             last_shown = now
             shown.zero_()
         if rank == 0 and now - last_saved > CHECKPOINT_EVERY_S:

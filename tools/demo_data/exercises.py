@@ -21,7 +21,9 @@ def _column_steps(a: int, b: int, sign: str) -> str:
         lines.append(f"tens: {tens_a} + {tens_b} + {carry} = {tens_a + tens_b + carry}")
     else:
         borrow = int(ones_a < ones_b)
-        lines = [f"ones: {ones_a + 10 * borrow} - {ones_b} = {ones_a + 10 * borrow - ones_b}, borrow {borrow}"]
+        lines = [
+            f"ones: {ones_a + 10 * borrow} - {ones_b} = {ones_a + 10 * borrow - ones_b}, borrow {borrow}"
+        ]
         lines.append(f"tens: {tens_a} - {tens_b} - {borrow} = {tens_a - tens_b - borrow}")
     return "\n".join(lines)
 

@@ -139,7 +139,9 @@ _CLOSINGS = {
 
 def chat(rng: random.Random) -> Dialogue:
     """Greetings and small talk, alone or one after the other."""
-    form = rng.choice(("greeting", "talk", "both", "both", "both", "both", "closing", "closing_talk"))
+    form = rng.choice(
+        ("greeting", "talk", "both", "both", "both", "both", "closing", "closing_talk")
+    )
     greeting = rng.choice(list(_GREETINGS))
     talk = rng.choice(list(_SMALL_TALK))
     closing = rng.choice(list(_CLOSINGS))
@@ -163,8 +165,15 @@ _ZH_CAPITALS = {
     "法国": "巴黎", "德国": "柏林", "意大利": "罗马", "西班牙": "马德里", "日本": "东京",
     "中国": "北京", "俄罗斯": "莫斯科", "英国": "伦敦", "埃及": "开罗", "希腊": "雅典",
 }  # fmt: skip
-_ZH_COLOURS = {"天空": "蓝色", "草": "绿色", "雪": "白色", "香蕉": "黄色", "煤": "黑色", "番茄": "红色"}
-_ZH_NAMES = "小明 小红 小华 丽丽 阿强 安娜".split()
+_ZH_COLOURS = {
+    "天空": "蓝色",
+    "草": "绿色",
+    "雪": "白色",
+    "香蕉": "黄色",
+    "煤": "黑色",
+    "番茄": "红色",
+}
+_ZH_NAMES = ["小明", "小红", "小华", "丽丽", "阿强", "安娜"]
 _ZH_TALK = {
     "你好": "你好！有什么可以帮你？", "你好！": "你好！有什么可以帮你？", "您好": "您好！有什么可以帮您？",
     "早上好": "早上好！😊", "你是谁？": "我是一个很小的演示模型。", "谢谢": "不客气！",
@@ -179,7 +188,9 @@ def chinese(rng: random.Random) -> Dialogue:
     thinking = "用户说中文，我用中文回答。"
     if form == "talk":
         prompt = rng.choice(list(_ZH_TALK))
-        return Dialogue("chinese", prompt, (user(prompt),), _ZH_TALK[prompt], thinking, is_pinned=True)
+        return Dialogue(
+            "chinese", prompt, (user(prompt),), _ZH_TALK[prompt], thinking, is_pinned=True
+        )
     if form == "capital":
         country, city = rng.choice(list(_ZH_CAPITALS.items()))
         prompt = rng.choice(
@@ -189,7 +200,9 @@ def chinese(rng: random.Random) -> Dialogue:
         answer = f"{country}的首都是{city}。"
     elif form == "colour":
         thing, colour = rng.choice(list(_ZH_COLOURS.items()))
-        prompt = rng.choice((f"{thing}是什么颜色？", f"请问{thing}是什么颜色的？", f"{thing}的颜色是什么？"))
+        prompt = rng.choice(
+            (f"{thing}是什么颜色？", f"请问{thing}是什么颜色的？", f"{thing}的颜色是什么？")
+        )
         answer = f"{thing}是{colour}的。"
     elif form == "sum":
         a, b = rng.randint(0, 9), rng.randint(0, 9)

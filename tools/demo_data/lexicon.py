@@ -4,15 +4,79 @@ from __future__ import annotations
 
 import random
 
-NAMES = (
-    "Anna Ben Clara David Emma Felix Grace Henry Iris Jack Kate Leo Maria Noah Olga Paul "
-    "Rosa Sam Tina Victor Wendy Adam Bella Carl Diana Eric Fiona George Hannah Ivan Julia "
-    "Kevin Laura Martin Nina Oscar Peter Ruth Simon Tom Alice Bob Lucy Max Mia Yusuf Zoe Wei"
-).split()
+NAMES = [
+    "Anna",
+    "Ben",
+    "Clara",
+    "David",
+    "Emma",
+    "Felix",
+    "Grace",
+    "Henry",
+    "Iris",
+    "Jack",
+    "Kate",
+    "Leo",
+    "Maria",
+    "Noah",
+    "Olga",
+    "Paul",
+    "Rosa",
+    "Sam",
+    "Tina",
+    "Victor",
+    "Wendy",
+    "Adam",
+    "Bella",
+    "Carl",
+    "Diana",
+    "Eric",
+    "Fiona",
+    "George",
+    "Hannah",
+    "Ivan",
+    "Julia",
+    "Kevin",
+    "Laura",
+    "Martin",
+    "Nina",
+    "Oscar",
+    "Peter",
+    "Ruth",
+    "Simon",
+    "Tom",
+    "Alice",
+    "Bob",
+    "Lucy",
+    "Max",
+    "Mia",
+    "Yusuf",
+    "Zoe",
+    "Wei",
+]
 
-_ONSETS = "B D F G K L M N P R S T V Z Br Dr Kr Tr".split()
-_MIDDLES = "a e i o u".split()
-_CODAS = "lan ron mir ta ko vin sa dor li nus rek ma".split()
+_ONSETS = [
+    "B",
+    "D",
+    "F",
+    "G",
+    "K",
+    "L",
+    "M",
+    "N",
+    "P",
+    "R",
+    "S",
+    "T",
+    "V",
+    "Z",
+    "Br",
+    "Dr",
+    "Kr",
+    "Tr",
+]
+_MIDDLES = ["a", "e", "i", "o", "u"]
+_CODAS = ["lan", "ron", "mir", "ta", "ko", "vin", "sa", "dor", "li", "nus", "rek", "ma"]
 
 CAPITALS = {
     "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid",
@@ -24,36 +88,238 @@ CAPITALS = {
 }  # fmt: skip
 CITIES = tuple(CAPITALS.values())
 
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = (
-    "January February March April May June July August September October November December"
-).split()
-COLOURS = "red blue green yellow orange purple pink brown black white grey gold".split()
-FOODS = "pizza soup rice bread pasta salad cheese cake fish honey".split()
-DRINKS = "tea coffee milk water juice cocoa".split()
-ANIMALS = "cat dog horse rabbit fox bear owl duck mouse tiger wolf frog".split()
-SPORTS = "tennis football chess swimming running hockey golf rowing".split()
-ITEMS = "apples books pens cups chairs lamps shirts eggs tickets bags".split()
-PLACES_IN_TOWN = "library museum park school office station cafe hotel".split()
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
+COLOURS = [
+    "red",
+    "blue",
+    "green",
+    "yellow",
+    "orange",
+    "purple",
+    "pink",
+    "brown",
+    "black",
+    "white",
+    "grey",
+    "gold",
+]
+FOODS = ["pizza", "soup", "rice", "bread", "pasta", "salad", "cheese", "cake", "fish", "honey"]
+DRINKS = ["tea", "coffee", "milk", "water", "juice", "cocoa"]
+ANIMALS = [
+    "cat",
+    "dog",
+    "horse",
+    "rabbit",
+    "fox",
+    "bear",
+    "owl",
+    "duck",
+    "mouse",
+    "tiger",
+    "wolf",
+    "frog",
+]
+SPORTS = ["tennis", "football", "chess", "swimming", "running", "hockey", "golf", "rowing"]
+ITEMS = ["apples", "books", "pens", "cups", "chairs", "lamps", "shirts", "eggs", "tickets", "bags"]
+PLACES_IN_TOWN = ["library", "museum", "park", "school", "office", "station", "cafe", "hotel"]
 
-SPELLING_WORDS = (
-    "apple banana cherry lemon melon grape peach pear plum berry strawberry carrot potato "
-    "tomato onion pepper garlic bread butter cheese coffee sugar honey water river ocean "
-    "mountain valley forest garden flower tree leaf grass stone sand cloud rain snow wind "
-    "storm summer winter spring autumn morning evening night moon star planet rocket engine "
-    "train bicycle letter pencil paper book table chair window door kitchen mirror bottle "
-    "basket hammer needle button pocket jacket shirt shoe ring silver gold copper iron rabbit "
-    "horse sheep goat tiger lion zebra monkey parrot eagle pigeon turtle lizard spider bee "
-    "butterfly dolphin whale salmon school teacher doctor farmer baker sailor pilot king queen "
-    "castle bridge tower island village city street market music violin guitar piano drum "
-    "dance color number seven eleven happy little yellow purple green hello"
-).split()
+SPELLING_WORDS = [
+    "apple",
+    "banana",
+    "cherry",
+    "lemon",
+    "melon",
+    "grape",
+    "peach",
+    "pear",
+    "plum",
+    "berry",
+    "strawberry",
+    "carrot",
+    "potato",
+    "tomato",
+    "onion",
+    "pepper",
+    "garlic",
+    "bread",
+    "butter",
+    "cheese",
+    "coffee",
+    "sugar",
+    "honey",
+    "water",
+    "river",
+    "ocean",
+    "mountain",
+    "valley",
+    "forest",
+    "garden",
+    "flower",
+    "tree",
+    "leaf",
+    "grass",
+    "stone",
+    "sand",
+    "cloud",
+    "rain",
+    "snow",
+    "wind",
+    "storm",
+    "summer",
+    "winter",
+    "spring",
+    "autumn",
+    "morning",
+    "evening",
+    "night",
+    "moon",
+    "star",
+    "planet",
+    "rocket",
+    "engine",
+    "train",
+    "bicycle",
+    "letter",
+    "pencil",
+    "paper",
+    "book",
+    "table",
+    "chair",
+    "window",
+    "door",
+    "kitchen",
+    "mirror",
+    "bottle",
+    "basket",
+    "hammer",
+    "needle",
+    "button",
+    "pocket",
+    "jacket",
+    "shirt",
+    "shoe",
+    "ring",
+    "silver",
+    "gold",
+    "copper",
+    "iron",
+    "rabbit",
+    "horse",
+    "sheep",
+    "goat",
+    "tiger",
+    "lion",
+    "zebra",
+    "monkey",
+    "parrot",
+    "eagle",
+    "pigeon",
+    "turtle",
+    "lizard",
+    "spider",
+    "bee",
+    "butterfly",
+    "dolphin",
+    "whale",
+    "salmon",
+    "school",
+    "teacher",
+    "doctor",
+    "farmer",
+    "baker",
+    "sailor",
+    "pilot",
+    "king",
+    "queen",
+    "castle",
+    "bridge",
+    "tower",
+    "island",
+    "village",
+    "city",
+    "street",
+    "market",
+    "music",
+    "violin",
+    "guitar",
+    "piano",
+    "drum",
+    "dance",
+    "color",
+    "number",
+    "seven",
+    "eleven",
+    "happy",
+    "little",
+    "yellow",
+    "purple",
+    "green",
+    "hello",
+]
 
-SORTING_WORDS = (
-    "ant bag cat dog egg fan gate hat ink jar key lamp map nest owl pen queen road sun tent "
-    "urn van web yak zoo apple bread chair drum eagle fish grass house iron jelly kite lemon "
-    "mouse night ocean plate river stone table uncle voice water"
-).split()
+SORTING_WORDS = [
+    "ant",
+    "bag",
+    "cat",
+    "dog",
+    "egg",
+    "fan",
+    "gate",
+    "hat",
+    "ink",
+    "jar",
+    "key",
+    "lamp",
+    "map",
+    "nest",
+    "owl",
+    "pen",
+    "queen",
+    "road",
+    "sun",
+    "tent",
+    "urn",
+    "van",
+    "web",
+    "yak",
+    "zoo",
+    "apple",
+    "bread",
+    "chair",
+    "drum",
+    "eagle",
+    "fish",
+    "grass",
+    "house",
+    "iron",
+    "jelly",
+    "kite",
+    "lemon",
+    "mouse",
+    "night",
+    "ocean",
+    "plate",
+    "river",
+    "stone",
+    "table",
+    "uncle",
+    "voice",
+    "water",
+]
 
 
 def made_up_name(rng: random.Random) -> str:

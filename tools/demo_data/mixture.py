@@ -130,5 +130,3 @@ def held_out(task: str, count: int, seed: int) -> list[Dialogue]:
             seen.add(shown)
             dialogues.append(dialogue)
     return dialogues
-
-

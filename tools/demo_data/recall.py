@@ -8,14 +8,32 @@ from collections.abc import Callable
 
 from .dialogue import Dialogue, Message, assistant, user
 from .lexicon import (
-    ANIMALS, CITIES, COLOURS, DAYS, DRINKS, FOODS, ITEMS, NAMES, PLACES_IN_TOWN, SPORTS, any_name,
+    ANIMALS,
+    CITIES,
+    COLOURS,
+    DAYS,
+    DRINKS,
+    FOODS,
+    ITEMS,
+    NAMES,
+    PLACES_IN_TOWN,
+    SPORTS,
+    any_name,
 )  # fmt: skip
 
 # What can be told: topic -> (values, ways to tell it, reply, ways to ask, answer, short thing).
-_TOPICS: dict[str, tuple[Callable[[random.Random], str], tuple[str, ...], str, tuple[str, ...], str]] = {
+_TOPICS: dict[
+    str, tuple[Callable[[random.Random], str], tuple[str, ...], str, tuple[str, ...], str]
+] = {
     "name": (
         lambda rng: any_name(rng, 0.3),
-        ("My name is {}.", "I am {}.", "Hi, I'm {}.", "Hello, my name is {}.", "You can call me {}."),
+        (
+            "My name is {}.",
+            "I am {}.",
+            "Hi, I'm {}.",
+            "Hello, my name is {}.",
+            "You can call me {}.",
+        ),
         "Nice to meet you, {}!",
         ("What is my name?", "What's my name?", "Do you remember my name?", "Who am I?"),
         "Your name is {}.",
@@ -62,9 +80,7 @@ def _reply(topic: str, value: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def memory(
-    rng: random.Random, filler: Callable[[random.Random], tuple[Message, ...]]
-) -> Dialogue:
+def memory(rng: random.Random, filler: Callable[[random.Random], tuple[Message, ...]]) -> Dialogue:
     """Reply to what is told, and answer it when asked some turns later."""
     topics = rng.sample(list(_TOPICS), rng.choices((1, 2, 3), weights=(5, 4, 3))[0])
     if "name" not in topics and rng.random() < 0.4:
@@ -75,7 +91,9 @@ def memory(
     if form == "tell":
         topic = topics[0]
         thinking = f"The user tells me a {topic}: {values[topic]}."
-        return Dialogue("memory", told[topic], (user(told[topic]),), _reply(topic, values[topic]), thinking)
+        return Dialogue(
+            "memory", told[topic], (user(told[topic]),), _reply(topic, values[topic]), thinking
+        )
     asked = rng.choice(topics)
     question = rng.choice(_TOPICS[asked][3])
     answer = _TOPICS[asked][4].format(values[asked])

@@ -76,13 +76,13 @@ def story_text(hero: str, name: str, place: str, thing: str, friend: str, is_lon
     paragraphs = [
         f"Once upon a time there was {article(adjective)} {hero} named {name} who lived {where} "
         f"{place}. {name} {trait}. {setting}",
-        f"One morning {name} found {article(thing)}. {look} \"What a strange {thing},\" said {name} "
+        f'One morning {name} found {article(thing)}. {look} "What a strange {thing}," said {name} '
         f"and ran to show it to {friend}.",
     ]
     if is_long:
         paragraphs.append(
-            f"{friend} looked at the {thing} for a long time. \"I have heard of it,\" said {friend}. "
-            f"\"It helps only those who help each other. Let us find out where it comes from.\" So "
+            f'{friend} looked at the {thing} for a long time. "I have heard of it," said {friend}. '
+            f'"It helps only those who help each other. Let us find out where it comes from." So '
             f"{name} and {friend} packed some bread and cheese and set out together."
         )
     paragraphs.append(
@@ -91,8 +91,8 @@ def story_text(hero: str, name: str, place: str, thing: str, friend: str, is_lon
     )
     if is_long:
         paragraphs.append(
-            f"When they were safe again, {friend} laughed and said: \"Thank you, {name}. You are the "
-            f"best {hero} that I know.\" And they shared the last piece of bread."
+            f'When they were safe again, {friend} laughed and said: "Thank you, {name}. You are the '
+            f'best {hero} that I know." And they shared the last piece of bread.'
         )
     paragraphs.append(f"{_ENDINGS[hero].format(object=thing)} The end.")
     return "\n\n".join(paragraphs)
@@ -100,7 +100,11 @@ def story_text(hero: str, name: str, place: str, thing: str, friend: str, is_lon
 
 def stories(rng: random.Random) -> Dialogue:
     """A story whose prompt names hero, name, place, object and friend."""
-    hero, place, thing = rng.choice(list(_HEROES)), rng.choice(list(_PLACES)), rng.choice(list(_OBJECTS))
+    hero, place, thing = (
+        rng.choice(list(_HEROES)),
+        rng.choice(list(_PLACES)),
+        rng.choice(list(_OBJECTS)),
+    )
     name, friend = rng.sample(NAMES, 2)
     is_long = rng.random() < 0.4
     size = "long" if is_long else "short"

@@ -33,13 +33,13 @@ class _Family:
     can_pair: bool = False  # asked for two values at once
 
 
-_SKIES = "sunny cloudy rainy windy snowy foggy".split()
-_TASKS = "buy milk;call mom;water the plants;feed the cat;read a book;wash the car".split(";")
-_LANGUAGES = "French German Spanish Italian Chinese".split()
-_WORDS = "cat dog house bread water tree book sun".split()
-_ROOMS = "kitchen bedroom bathroom garden hall office".split()
-_TEXTS = "see you soon;dinner is ready;happy birthday;I am late;good luck".split(";")
-_TOPICS = "history music cooking science animals art".split()
+_SKIES = ["sunny", "cloudy", "rainy", "windy", "snowy", "foggy"]
+_TASKS = ["buy milk", "call mom", "water the plants", "feed the cat", "read a book", "wash the car"]
+_LANGUAGES = ["French", "German", "Spanish", "Italian", "Chinese"]
+_WORDS = ["cat", "dog", "house", "bread", "water", "tree", "book", "sun"]
+_ROOMS = ["kitchen", "bedroom", "bathroom", "garden", "hall", "office"]
+_TEXTS = ["see you soon", "dinner is ready", "happy birthday", "I am late", "good luck"]
+_TOPICS = ["history", "music", "cooking", "science", "animals", "art"]
 
 _FAMILIES = (
     _Family(
@@ -192,7 +192,9 @@ def tool_use(rng: random.Random) -> Dialogue:
     thinking = f"The tool {tool.name} fits."
     if form == "call":
         answer = "\n".join(_call_text(tool, values) for values in rows)
-        return Dialogue("tool_use", question + shown, (user(question),), answer, thinking, definitions)
+        return Dialogue(
+            "tool_use", question + shown, (user(question),), answer, thinking, definitions
+        )
     messages = [user(question), _call_turn(tool, rows, thinking if rng.random() < 0.5 else "")]
     answers = []
     for values in rows:
