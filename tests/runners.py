@@ -59,7 +59,7 @@ def load_through_cache(path: Path, directory: Path, token_ids: list[int], barrie
     Here, because a child imports the module that its function is in.
     """
     torch.set_num_threads(1)
-    config = EngineConfig(block_size=16, num_kv_blocks=16, max_model_len=256)
+    config = EngineConfig(block_size=16, num_kv_blocks=17, max_model_len=256)
     barrier.wait()
     with open_checkpoint(path) as checkpoint:
         cache = PackedCache(directory, min_bytes=0)

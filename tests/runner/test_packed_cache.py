@@ -20,7 +20,7 @@ from tests.checkpoints import make_random_qwen3
 from tests.runners import all_logits, load_through_cache
 
 IDS = [5, 77, 300, 12, 9]
-CONFIG = EngineConfig(block_size=16, num_kv_blocks=16, max_model_len=256)
+CONFIG = EngineConfig(block_size=16, num_kv_blocks=17, max_model_len=256)
 
 
 def cache_at(directory, **options):
@@ -84,7 +84,11 @@ def test_tied_lm_head_is_stored_once(packed):
 
 def test_another_context_length_uses_the_same_file(models, packed, tmp_path):
     inode = packed.stat().st_ino
-    logits_with(models[True], cache_at(tmp_path), config=replace(CONFIG, max_model_len=512))
+    logits_with(
+        models[True],
+        cache_at(tmp_path),
+        config=replace(CONFIG, num_kv_blocks=33, max_model_len=512),
+    )
     assert packed_files(tmp_path) == [packed]
     assert packed.stat().st_ino == inode
 
@@ -177,9 +181,11 @@ def test_two_processes_at_once_make_one_good_file(models, plain_logits, tmp_path
     ]
     for child in children:
         child.start()
-    found = [results.get(timeout=400) for _ in children]
+    # What they send fits a pipe's buffer, so they end before it is read; one that fails shows.
     for child in children:
-        child.join()
+        child.join(timeout=240)
+    assert [child.exitcode for child in children] == [0, 0]
+    found = [results.get() for _ in children]
     assert found == [plain_logits[True].numpy().tobytes()] * 2
     (path,) = packed_files(tmp_path)
     packed_file.PackedFile(path)
