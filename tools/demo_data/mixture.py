@@ -46,8 +46,8 @@ TASKS: dict[str, Callable[[random.Random], Dialogue]] = {
     "chat": chat,
     "chinese": chinese,
 }
-# Share of the dialogues of each task in the three parts of training: first more of
-# what is hard to compute, then more of what is hard to copy, then what lags.
+# Share of the dialogues of each task in the four parts of training: first more of what
+# is hard to compute, then more of what is hard to copy, then, twice, what lags.
 PARTS: tuple[dict[str, int], ...] = (
     {"arithmetic": 22, "spelling": 13, "sorting": 22, "facts": 8, "memory": 9, "extraction": 9,
      "tool_use": 9, "stories": 6, "chat": 4, "chinese": 4, "text": 1},
@@ -55,6 +55,8 @@ PARTS: tuple[dict[str, int], ...] = (
      "tool_use": 12, "stories": 5, "chat": 6, "chinese": 5, "text": 1},
     {"arithmetic": 12, "spelling": 20, "sorting": 24, "facts": 4, "memory": 9, "extraction": 4,
      "tool_use": 22, "stories": 3, "chat": 3, "chinese": 3, "text": 1},
+    {"arithmetic": 8, "spelling": 22, "sorting": 26, "facts": 4, "memory": 20, "extraction": 4,
+     "tool_use": 9, "stories": 3, "chat": 3, "chinese": 2, "text": 1},
 )  # fmt: skip
 
 
