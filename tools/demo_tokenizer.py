@@ -51,9 +51,9 @@ CHAT_TEMPLATE = (Path(__file__).parent / "demo_data" / "chat_template.jinja").re
 
 _TEMPLATE_TEXT = (
     "system\nuser\nassistant\n# Tools\n\nYou may call one or more functions to assist with the "
-    "user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n<tools>"
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
-    'within XML tags:\n{"name": <function-name>, "arguments": <args-json-object>}\n'
+    "user query.\n\nYou are provided with function signatures within <tools></tools> XML tags:\n"
+    "<tools>\n</tools>\n\nFor each function call, return a json object with function name and "
+    'arguments within XML tags:\n{"name": <function-name>, "arguments": <args-json-object>}\n'
 )
 
 
