@@ -36,7 +36,7 @@ clean:
 	rm -rf $(VENV) build
 
 $(BIN)/python:
-	$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
 	  || { echo "python3 3.10 to 3.12 is needed; set PYTHON=/path/to/one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "cluster_configs" / "local.yaml"
-START_TIMEOUT_S = 180.0
+START_TIMEOUT_S = 300.0
 
 QUESTIONS = (
     "Hello!",
@@ -51,6 +51,8 @@ class Answer:
 
 def main() -> int:
     """Runs the demo; 0 if every question was answered."""
+    # So that the `finally` that stops the server runs then, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = yaml.safe_load(CONFIG.read_text())
     http, settings = options["http_options"], options["applications"][0]["args"]
     url = f"http://{http['host']}:{http['port']}"

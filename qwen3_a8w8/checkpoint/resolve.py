@@ -71,7 +71,7 @@ def _download(hub_id: str) -> Path:
         raise CheckpointError(
             f"model {hub_id!r}: there is no such directory here, and loading it from the hub "
             "needs huggingface_hub, which isn't installed; install it with "
-            f"'pip install qwen3-a8w8[hub]'; {ACCEPTED}"
+            f"`pip install -e '.[hub]'`; {ACCEPTED}"
         ) from error
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(_DOWNLOADED)))

@@ -15,7 +15,7 @@ def serve(
         str | None, typer.Option(help="Name in the API; default: the model's own.")
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
     device: options.Device = "auto",
     num_threads: options.NumThreads = None,
@@ -24,17 +24,25 @@ def serve(
     enable: options.Enable = None,
 ) -> None:
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
+    from pydantic import ValidationError
+
     from deployments.local import serve_local  # brings ray
     from deployments.settings import AppSettings
+    from qwen3_a8w8.errors import ConfigError
 
-    settings = AppSettings.model_validate(
-        {
-            "model": model,
-            "served_model_name": served_model_name,
-            "replicas": {"num_replicas": num_replicas},
-            "engine": options.engine_settings(
-                device, num_threads, max_model_len, num_kv_blocks, enable
-            ),
-        }
-    )
+    try:
+        settings = AppSettings.model_validate(
+            {
+                "model": model,
+                "served_model_name": served_model_name,
+                "replicas": {"num_replicas": num_replicas},
+                "engine": options.engine_settings(
+                    device, num_threads, max_model_len, num_kv_blocks, enable
+                ),
+            }
+        )
+    except ValidationError as error:
+        found = error.errors()[0]
+        field = ".".join(map(str, found["loc"]))
+        raise ConfigError(f"{field} is {found['input']!r}: {found['msg']}") from None
     serve_local(settings, host=host, port=port)

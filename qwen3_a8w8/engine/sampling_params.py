@@ -16,6 +16,11 @@ from qwen3_a8w8.errors import InvalidRequestError
 
 MAX_STOP_STRINGS = 16
 MAX_SEED = 2**63 - 1
+MAX_TOP_K = 2**31 - 1
+"""Devices take top_k as int32; no vocabulary is larger."""
+
+MIN_REPETITION_PENALTY = 0.01
+"""Below, a float32 logit divided by it may overflow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +40,7 @@ class SamplingParams:
         seed: 0 to 2**63 - 1; None: the engine draws one. A seed fixes the answer.
         presence_penalty: [-2, 2], subtracted once from the logit of each token generated so far.
         frequency_penalty: [-2, 2], subtracted once per occurrence in the output.
-        repetition_penalty: (0, 10], divides positive and multiplies negative logits of tokens
+        repetition_penalty: [0.01, 10], divides positive and multiplies negative logits of tokens
             in prompt or output.
         logit_bias: token id -> value in [-100, 100], added to the logit.
         stop: strings that end the generation; they are not part of the text.
@@ -80,13 +85,13 @@ class SamplingParams:
                 param="min_tokens",
             )
         self._check_float("temperature", 0.0, 100.0)
-        self._check_int("top_k", -1, None)
+        self._check_int("top_k", -1, MAX_TOP_K)
         self._check_float("top_p", 0.0, 1.0, is_low_open=True)
         self._check_float("min_p", 0.0, 1.0)
         self._check_int("seed", 0, MAX_SEED, is_optional=True)
         self._check_float("presence_penalty", -2.0, 2.0)
         self._check_float("frequency_penalty", -2.0, 2.0)
-        self._check_float("repetition_penalty", 0.0, 10.0, is_low_open=True)
+        self._check_float("repetition_penalty", MIN_REPETITION_PENALTY, 10.0)
         self._check_int("logprobs", 0, MAX_LOGPROBS, is_optional=True)
         self._check_int("n", 1, 16)
         # Accept what callers naturally write, a single string or any sequence.
@@ -172,4 +177,9 @@ def _is_int(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int that no float holds
+        return False

@@ -15,6 +15,9 @@ from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 DEFAULT_MAX_TOKENS = 16
 """Tokens generated when a text completion doesn't say; OpenAI's value."""
 
+MAX_CHOICES = 256
+"""Most answers, over all prompts, that one request may ask for; 16 prompts with n = 16."""
+
 Prompt = str | list[int]
 
 
@@ -29,6 +32,10 @@ def _as_prompts(value: object) -> list[Prompt]:
         raise ValueError(
             "expected a non-empty string, a list of strings, a list of token ids or a list of "
             "lists of token ids"
+        )
+    if len(prompts) > MAX_CHOICES:
+        raise ValueError(
+            f"{len(prompts)} prompts, expected at most {MAX_CHOICES}; send several requests"
         )
     is_text = isinstance(prompts[0], str)
     for position, prompt in enumerate(prompts):
@@ -55,6 +62,13 @@ class CompletionRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _check_completion(self) -> CompletionRequest:
+        if len(self.prompt) * self.num_choices > MAX_CHOICES:
+            raise FieldError(
+                f"{len(self.prompt)} prompts with n {self.num_choices} make "
+                f"{len(self.prompt) * self.num_choices} answers, at most {MAX_CHOICES} are "
+                "allowed; send several requests",
+                "prompt",
+            )
         if self.echo and self.logprobs is not None:
             raise FieldError(
                 "echo with logprobs needs log-probabilities of the prompt, which aren't "

@@ -88,6 +88,6 @@ class GenerationDefaults:
             top_k=int(top_k),
             min_p=number("min_p", 0.0, "a number in [0, 1]", lambda v: 0 <= v <= 1),
             repetition_penalty=number(
-                "repetition_penalty", 1.0, "a number in (0, 10]", lambda v: 0 < v <= 10
+                "repetition_penalty", 1.0, "a number in [0.01, 10]", lambda v: 0.01 <= v <= 10
             ),
         )

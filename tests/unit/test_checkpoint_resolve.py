@@ -65,14 +65,14 @@ def test_file_is_refused(tmp_path):
 
 def test_hub_id_without_the_client_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(CheckpointError, match=r"pip install qwen3-a8w8\[hub\]"):
+    with pytest.raises(CheckpointError, match=r"pip install -e '.\[hub\]'"):
         resolve_model("Qwen/Qwen3-0.6B")
 
 
 def test_hub_id_when_offline_and_not_cached_says_so(tmp_path, monkeypatch):
-    huggingface_hub = pytest.importorskip("huggingface_hub")
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    constants = pytest.importorskip("huggingface_hub.constants")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     with pytest.raises(CheckpointError) as caught:
         resolve_model("Qwen/Qwen3-0.6B")
     message = str(caught.value)
