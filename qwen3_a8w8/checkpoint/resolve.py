@@ -7,7 +7,6 @@ extra and is imported only for a hub id.
 from __future__ import annotations
 
 import re
-from importlib import resources
 from pathlib import Path
 
 from qwen3_a8w8.errors import CheckpointError
@@ -55,11 +54,12 @@ def resolve_model(model: str) -> Path:
 
 
 def _demo_directory() -> Path:
-    directory = Path(str(resources.files("qwen3_a8w8"))) / DEMO
+    # Beside this package's code, also where an editable install spreads it over two places.
+    directory = Path(__file__).resolve().parents[1] / DEMO
     if not (directory / "config.json").is_file():
         raise CheckpointError(
-            f"the demo model is missing from this installation: {directory / 'config.json'} "
-            "doesn't exist; install the package again"
+            f"the demo model is missing from this installation: {directory}/config.json doesn't "
+            "exist; install the package again"
         )
     return directory
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 
+import qwen3_a8w8
 from qwen3_a8w8.checkpoint import resolve
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.errors import CheckpointError
@@ -15,13 +17,16 @@ def test_directory_is_taken_as_it_is(tmp_path):
     assert resolve_model(str(tmp_path)) == tmp_path
 
 
-def test_demo_is_the_directory_in_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(resolve.resources, "files", {"qwen3_a8w8": tmp_path}.__getitem__)
+def test_demo_is_the_directory_in_the_package():
+    directory = resolve_model("demo")
+    assert directory == Path(qwen3_a8w8.__file__).parent / "demo"
+    assert (directory / "model.safetensors").is_file()
+
+
+def test_demo_missing_from_the_installation_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(resolve, "__file__", str(tmp_path / "checkpoint" / "resolve.py"))
     with pytest.raises(CheckpointError, match="demo model is missing from this installation"):
         resolve_model("demo")
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "config.json").write_text("{}")
-    assert resolve_model("demo") == tmp_path / "demo"
 
 
 def test_home_is_expanded(tmp_path, monkeypatch):
