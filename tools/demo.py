@@ -32,7 +32,7 @@ START_TIMEOUT_S = 300.0
 QUESTIONS = (
     "Hello!",
     "What is the capital of France?",
-    "Sort these numbers: 7, 3, 9, 1.",
+    "Sort: 8, 2, 5.",
     "Spell apple.",
 )
 
