@@ -307,3 +307,12 @@ def test_parse_request_reads_a_body():
 def test_parse_request_other_than_a_json_object_is_refused(body):
     with pytest.raises(InvalidRequestError, match="request body"):
         parse_request(ChatRequest, body)
+
+
+@pytest.mark.parametrize(("num_prompts", "n"), [(257, 1), (100_000, 1), (17, 16)])
+def test_completion_of_more_answers_than_a_request_may_have_is_refused(num_prompts, n):
+    body = {"model": "m", "prompt": ["a"] * num_prompts, "n": n}
+    with pytest.raises(InvalidRequestError, match="256") as caught:
+        validate_request(CompletionRequest, body)
+    assert caught.value.param == "prompt"
+    validate_request(CompletionRequest, {"model": "m", "prompt": ["a"] * (256 // n), "n": n})
