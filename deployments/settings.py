@@ -59,7 +59,7 @@ class EngineSettings(StrictSettings):
         default=0.8,
         description="share (0 to 1] of the memory free after warm-up that the cache takes",
     )
-    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache) or bf16")
+    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache)")
     max_model_len: int | None = Field(
         default=None,
         description="longest prompt plus output in tokens, which must fit the cache; null: the "
