@@ -34,6 +34,7 @@ from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 from qwen3_a8w8.text.reasoning import initial_state
+from qwen3_a8w8.text.structured import thinking_after
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 logger = logging.getLogger("ray.serve")
@@ -148,6 +149,7 @@ class ModelService:
             template_kwargs=request.chat_template_kwargs,
         )
         prompt_ids = self._tokenizer.encode(prompt)
+        sampling = sampling.with_thinking(thinking_after(initial_state(prompt)))
         generation = await self._start(
             split_request(prompt_ids, sampling, _seed(sampling), request.engine_options())
         )
@@ -155,7 +157,11 @@ class ModelService:
             generation,
             sampling.n,
             len(prompt_ids),
-            ChatParsing(reasoning=initial_state(prompt), has_tools=request.has_tools),
+            ChatParsing(
+                reasoning=initial_state(prompt),
+                has_tools=request.has_tools,
+                is_call_named=request.is_call_named,
+            ),
         )
 
     async def start_completion(self, request: CompletionRequest) -> StartedCompletion:

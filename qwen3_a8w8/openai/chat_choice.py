@@ -19,11 +19,14 @@ class ChatParsing:
         reasoning: state that the prompt leaves the answer in (`reasoning.initial_state`), or
             None to leave think blocks in the content.
         has_tools: look for tool calls.
+        is_call_named: the request named the function to call; the answer then ends with "stop",
+            as OpenAI's do.
         make_call_id: gives a call its id.
     """
 
     reasoning: ReasoningState | None = ReasoningState.UNDECIDED
     has_tools: bool = False
+    is_call_named: bool = False
     make_call_id: Callable[[], str] = new_call_id
 
 
@@ -50,6 +53,7 @@ class ChatChoice:
         state = parsing.reasoning
         self._reasoning = None if state is None else ReasoningParser(state)
         self._tools = ToolCallParser(parsing.make_call_id) if parsing.has_tools else None
+        self._is_call_named = parsing.is_call_named
         self.num_tokens = 0
         self.finish_reason: ChatFinishReason | None = None
 
@@ -73,6 +77,7 @@ class ChatChoice:
                 found = self._tools.finish()
                 content, calls = content + found.content, calls + found.calls
         self.finish_reason = delta.finish_reason
-        if self.finish_reason == "stop" and self._tools is not None and self._tools.num_calls:
+        has_calls = self._tools is not None and self._tools.num_calls > 0
+        if self.finish_reason == "stop" and has_calls and not self._is_call_named:
             self.finish_reason = "tool_calls"
         return ChatPiece(reasoning, content, calls, delta.logprobs, self.finish_reason)
