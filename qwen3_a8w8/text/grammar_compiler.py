@@ -93,7 +93,7 @@ class GrammarCompiler:
             InvalidRequestError: see `prepare`.
         """
         matcher = self._matcher(structured).deep_copy()
-        return GrammarState(matcher, structured.thinking, self.thinking_tokens)
+        return GrammarState(matcher, structured.thinking, self.thinking_tokens, self._vocab_size)
 
     def close(self) -> None:
         """Lets the threads end; may be called again."""

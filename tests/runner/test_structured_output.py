@@ -179,7 +179,7 @@ def test_form_that_can_not_be_used_is_refused_before_anything_runs(llm, prompts)
 
 
 def test_form_that_gets_too_complex_ends_its_own_answer_only(llm, prompts):
-    with pytest.raises(InvalidRequestError, match="too many expressions.*make structured simpler"):
+    with pytest.raises(InvalidRequestError, match=r"too many expressions.*make structured simpler"):
         llm.generate(prompts[0], SamplingParams(structured=TOO_COMPLEX, max_tokens=50))
     assert llm.stats().num_blocks_in_use == 0
     (output,) = llm.generate(prompts[0], params("json", 0))

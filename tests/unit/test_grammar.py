@@ -52,7 +52,7 @@ def random_answer(compiler, tokenizer, structured, seed, most=400):
     state, rng, token_ids = compiler.start(structured), random.Random(seed), []
     while len(token_ids) < most:
         allowed = ids_of(state.allowed())
-        token_id = rng.choice([*allowed, *set(allowed).intersection(EOS) or ()])
+        token_id = rng.choice(allowed)
         state.advance(token_id)
         if token_id in EOS:
             return tokenizer.decode(token_ids)
