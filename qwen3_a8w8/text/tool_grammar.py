@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qwen3_a8w8.text.grammar_compiler import WHITESPACE
+from qwen3_a8w8.text.structured import WHITESPACE
 from qwen3_a8w8.text.tool_calls import CALL_CLOSE, CALL_OPEN
 
 MAX_CALLS = 32

@@ -227,4 +227,5 @@ def test_tool_choice_without_its_tool_is_refused():
 
 def test_tool_whose_arguments_are_no_object_is_refused():
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
-    assert refusal_of(tools=[tool]).param == "tools[0].function.parameters"
+    assert form_of(tools=[tool]) is None
+    assert refusal_of(tools=[tool], tool_choice="required").param == "tools"
