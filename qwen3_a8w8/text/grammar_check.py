@@ -155,7 +155,7 @@ class GrammarChecker:
 
     def _cause_of_death(self, code: int) -> str:
         causes = {
-            -signal.SIGPROF: f"it takes more than {self._timeout_s:g} s of processor time to compile",
+            -signal.SIGPROF: f"it takes more than {self._timeout_s:g} s of processor time",
             -signal.SIGSEGV: "it is nested or chained too deep",
         }
         cause = causes.get(code, f"it takes more than {CHILD_BYTES >> 20} MiB to compile")
