@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
 from qwen3_a8w8.openai.chat_response import (
     ChatFinishReason,
@@ -14,7 +15,7 @@ from qwen3_a8w8.openai.chat_response import (
     make_message_call,
 )
 from qwen3_a8w8.openai.chat_stream import check_all_finished
-from qwen3_a8w8.openai.response import ResponseIdentity, make_usage
+from qwen3_a8w8.openai.response import make_usage
 from qwen3_a8w8.text.output import OutputDelta
 
 
@@ -23,17 +24,14 @@ class ChatCollector:
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         parsing: ChatParsing | None = None,
     ) -> None:
         """Makes the collector; arguments as for `ChatStream`."""
-        self._identity = identity
+        self._request = request
+        num_choices = request.num_choices
         self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
         self._pieces: list[list[ChatPiece]] = [[] for _ in range(num_choices)]
-        self._prompt_tokens = prompt_tokens
 
     @property
     def is_finished(self) -> bool:
@@ -52,12 +50,13 @@ class ChatCollector:
         """
         check_all_finished(self._choices)
         completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        identity = self._request.identity
         return ChatResponse(
-            id=self._identity.id,
+            id=identity.id,
             object="chat.completion",
-            created=self._identity.created,
-            model=self._identity.model,
-            system_fingerprint=self._identity.system_fingerprint,
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
             choices=[
                 _response_choice(index, pieces, choice.finish_reason)
                 for index, (pieces, choice) in enumerate(
@@ -65,7 +64,7 @@ class ChatCollector:
                 )
                 if choice.finish_reason is not None
             ],
-            usage=make_usage(self._prompt_tokens, completion_tokens, cached_tokens),
+            usage=make_usage(self._request.num_prompt_tokens, completion_tokens, cached_tokens),
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
 from qwen3_a8w8.openai.chat_response import (
     ChatChunk,
@@ -14,7 +15,7 @@ from qwen3_a8w8.openai.chat_response import (
     make_choice_logprobs,
     make_delta_call,
 )
-from qwen3_a8w8.openai.response import ResponseIdentity, Usage, make_usage
+from qwen3_a8w8.openai.response import Usage, make_usage
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 
 
@@ -28,28 +29,20 @@ class ChatStream:
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         parsing: ChatParsing | None = None,
-        has_usage: bool = False,
     ) -> None:
         """Makes the stream.
 
         Args:
-            identity: id, time and model that every chunk repeats.
-            num_choices: answers to the prompt (`n`).
-            prompt_tokens: length of the prompt.
+            request: what is answered.
             parsing: how answers are split; default: reasoning, no tools.
-            has_usage: end with a usage chunk.
         """
-        self._identity = identity
+        self._request = request
+        num_choices = request.num_choices
         self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
         self._is_begun = [False] * num_choices
         self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
-        self._prompt_tokens = prompt_tokens
-        self._has_usage = has_usage
 
     @property
     def is_finished(self) -> bool:
@@ -80,10 +73,10 @@ class ChatStream:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.
         """
         check_all_finished(self._choices)
-        if not self._has_usage:
+        if not self._request.has_usage:
             return []
         completion_tokens = sum(choice.num_tokens for choice in self._choices)
-        usage = make_usage(self._prompt_tokens, completion_tokens, cached_tokens)
+        usage = make_usage(self._request.num_prompt_tokens, completion_tokens, cached_tokens)
         return [self._envelope([], usage)]
 
     def _take_logprobs(self, index: int) -> tuple[LogprobEntry, ...]:
@@ -107,13 +100,14 @@ class ChatStream:
 
     def _envelope(self, choices: list[ChunkChoice], usage: Usage | None) -> ChatChunk:
         # With include_usage every other chunk says `usage: null`; otherwise none has the field.
-        extra: dict[str, Any] = {"usage": usage} if self._has_usage else {}
+        extra: dict[str, Any] = {"usage": usage} if self._request.has_usage else {}
+        identity = self._request.identity
         return ChatChunk(
-            id=self._identity.id,
+            id=identity.id,
             object="chat.completion.chunk",
-            created=self._identity.created,
-            model=self._identity.model,
-            system_fingerprint=self._identity.system_fingerprint,
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
             choices=choices,
             **extra,
         )

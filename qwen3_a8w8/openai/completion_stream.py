@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.completion_response import (
     CompletionChoice,
     CompletionResponse,
     make_completion_logprobs,
 )
-from qwen3_a8w8.openai.response import ResponseIdentity, Usage, make_usage
+from qwen3_a8w8.openai.response import Usage, make_usage
 from qwen3_a8w8.text.output import FinishReason, LogprobEntry, OutputDelta
 
 
@@ -24,25 +26,17 @@ class CompletionStream:
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         echo_texts: Sequence[str] = (),
-        has_usage: bool = False,
     ) -> None:
         """Makes the stream.
 
         Args:
-            identity: id, time and model that every chunk repeats.
-            num_choices: answers in all, prompts times `n`.
-            prompt_tokens: length of all prompts together.
+            request: what is answered.
             echo_texts: for `echo`, what to put before each choice's text; one per choice.
-            has_usage: end with a usage chunk.
         """
-        self._identity = identity
-        self._prompt_tokens = prompt_tokens
-        self._has_usage = has_usage
+        self._request = request
+        num_choices = request.num_choices
         self._echo = list(echo_texts) or [""] * num_choices
         self._unsent = list(self._echo)
         self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
@@ -85,19 +79,23 @@ class CompletionStream:
                     f"the output of choice {index} ended after {self._num_tokens[index]} tokens "
                     "without a finish reason; send the request again"
                 )
-        if not self._has_usage:
+        if not self._request.has_usage:
             return []
-        usage = make_usage(self._prompt_tokens, sum(self._num_tokens), cached_tokens)
-        return [self._envelope([], usage)]
+        return [self._envelope([], self.usage(cached_tokens))]
+
+    def usage(self, cached_tokens: int | None = None) -> Usage:
+        """Token counts so far."""
+        return make_usage(self._request.num_prompt_tokens, sum(self._num_tokens), cached_tokens)
 
     def _envelope(self, choices: list[CompletionChoice], usage: Usage | None) -> CompletionResponse:
-        extra: dict[str, Any] = {"usage": usage} if self._has_usage else {}
+        extra: dict[str, Any] = {"usage": usage} if self._request.has_usage else {}
+        identity = self._request.identity
         return CompletionResponse(
-            id=self._identity.id,
+            id=identity.id,
             object="text_completion",
-            created=self._identity.created,
-            model=self._identity.model,
-            system_fingerprint=self._identity.system_fingerprint,
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
             choices=choices,
             **extra,
         )
@@ -108,21 +106,12 @@ class CompletionCollector:
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         echo_texts: Sequence[str] = (),
     ) -> None:
         """Makes the collector; arguments as for `CompletionStream`."""
-        self._stream = CompletionStream(
-            identity,
-            num_choices=num_choices,
-            prompt_tokens=prompt_tokens,
-            echo_texts=echo_texts,
-            has_usage=True,
-        )
-        self._num_choices = num_choices
+        self._stream = CompletionStream(replace(request, has_usage=True), echo_texts)
+        self._num_choices = request.num_choices
         self._deltas: list[CompletionChoice] = []
 
     @property

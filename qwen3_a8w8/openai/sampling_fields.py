@@ -117,11 +117,7 @@ class SamplingFields(RequestModel):
         fields: dict[str, Any] = {
             "max_tokens": max_tokens,
             "logprobs": logprobs,
-            "temperature": defaults.temperature,
-            "top_p": defaults.top_p,
-            "top_k": defaults.top_k,
-            "min_p": defaults.min_p,
-            "repetition_penalty": defaults.repetition_penalty,
+            **defaults.sampling_fields(),
         }
         for name in _COPIED_FIELDS:
             value = getattr(self, name)

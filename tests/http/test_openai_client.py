@@ -164,7 +164,7 @@ async def test_models_are_listed_with_their_context_length(client):
 async def test_batch_of_sixteen_runs_as_one_true_batch(http, engine):
     prompts = [f"the fox {i}" for i in range(16)]
     body = {"prompt": prompts, "max_tokens": 4, "seed": SEED, "ignore_eos": True}
-    answer = await http.post("/v1/completions/batch", json=body)
+    answer = await http.post("/v1/batch_generate", json=body)
     assert answer.status_code == 200
     assert [choice["index"] for choice in answer.json()["choices"]] == list(range(16))
     decodes = [plan.decode for plan in engine.runner.plans if plan.decode]
@@ -175,7 +175,7 @@ async def test_batch_of_sixteen_runs_as_one_true_batch(http, engine):
 @pytest.mark.parametrize("num_prompts", [2, 15, 17])
 async def test_batch_of_another_size_is_refused_before_anything_runs(http, engine, num_prompts):
     body = {"prompt": ["x"] * num_prompts}
-    answer = await http.post("/v1/completions/batch", json=body)
+    answer = await http.post("/v1/batch_generate", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["code"] == "unsupported_batch_size"

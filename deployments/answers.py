@@ -1,0 +1,89 @@
+"""Started answers as HTTP responses: whole, or as server-sent events.
+
+Errors are told by status as long as nothing has been sent, and by an error frame
+afterwards; either way in OpenAI's shape. A generation ends with its response, however
+that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from deployments.http_errors import status_and_code
+from deployments.service import StartedAnswer
+from qwen3_a8w8.openai.response import ResponseModel
+from qwen3_a8w8.openai.sse import DONE_FRAME, MEDIA_TYPE, data_frame, error_frame
+
+logger = logging.getLogger("ray.serve")
+
+
+async def answer_response(
+    started: StartedAnswer, *, is_stream: bool, headers: Mapping[str, str]
+) -> Response:
+    """The response to a started request."""
+    if is_stream:
+        return EventStreamResponse(started, headers)
+    return json_response(await _collect(started), headers)
+
+
+def json_response(body: ResponseModel, headers: Mapping[str, str] | None = None) -> Response:
+    """A response that isn't streamed."""
+    return Response(
+        body.to_json(), media_type="application/json", headers=dict(headers) if headers else None
+    )
+
+
+class EventStreamResponse(StreamingResponse):
+    """Server-sent events of a generation."""
+
+    def __init__(self, started: StartedAnswer, headers: Mapping[str, str]) -> None:
+        self._generation = started.generation
+        super().__init__(
+            _frames(started),
+            media_type=MEDIA_TYPE,
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the stream; a client that leaves cancels this, and with it the generation."""
+        with contextlib.closing(self._generation):
+            await super().__call__(scope, receive, send)
+
+
+async def _frames(started: StartedAnswer) -> AsyncIterator[str]:
+    stream = started.answer.stream()
+    try:
+        async for news in started.generation:
+            frames = [
+                data_frame(event) for index, delta in news for event in stream.feed(index, delta)
+            ]
+            if frames:
+                yield "".join(frames)
+        for event in stream.finish(started.num_cached_tokens):
+            yield data_frame(event)
+    except Exception as error:
+        log_failure(error)
+        yield error_frame(error, code=status_and_code(error)[1])
+    yield DONE_FRAME
+
+
+async def _collect(started: StartedAnswer) -> ResponseModel:
+    collector = started.answer.collector()
+    with contextlib.closing(started.generation):
+        async for news in started.generation:
+            for index, delta in news:
+                collector.feed(index, delta)
+    return collector.response(started.num_cached_tokens)
+
+
+def log_failure(error: Exception) -> None:
+    """Logs why a request wasn't answered; a defect with all that is known of it."""
+    if status_and_code(error)[0] == 500:
+        logger.error("a request failed", exc_info=error)
+    else:
+        logger.info("a request was refused or lost: %s", error)
