@@ -6,39 +6,52 @@ Routes parse, start a generation and hand it to `answers.py`; shapes are
 
 from __future__ import annotations
 
-import re
 import time
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
+from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.answers import answer_response, json_response, log_failure
+from deployments.answers import (
+    answer_response,
+    json_response,
+    log_failure,
+    unknown_fields_header,
+)
 from deployments.errors import BodyTooLargeError, RouteError
 from deployments.http_errors import error_response
-from deployments.report import prometheus_text
-from deployments.service import ModelService
+from deployments.response_store import ResponseStore
+from deployments.responses_routes import add_responses_routes
+from deployments.service import ModelService, StartedAnswer
+from deployments.status_routes import add_status_routes
+from deployments.token_routes import add_token_routes
 from qwen3_a8w8 import __version__
+from qwen3_a8w8.openai.chat_answer import ChatAnswer
 from qwen3_a8w8.openai.chat_request import ChatRequest
 from qwen3_a8w8.openai.completion_request import BatchRequest, CompletionRequest
-from qwen3_a8w8.openai.request import RequestModel, parse_request
-from qwen3_a8w8.openai.response import make_model_card, make_model_list
-
-HEALTH_TIMEOUT_S = 5.0
-MAX_UNKNOWN_FIELDS = 32
-_HEADER_SAFE = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+from qwen3_a8w8.openai.request import parse_request
+from qwen3_a8w8.openai.response import ResponseIdentity, make_model_card, make_model_list
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
 
 
-def build_api(service: ModelService, *, max_body_bytes: int) -> FastAPI:
+def build_api(
+    service: ModelService,
+    *,
+    max_body_bytes: int,
+    keep_alive_s: float | None = None,
+    max_stored_responses: int = 0,
+) -> FastAPI:
     """Makes the application.
 
     Args:
         service: the model.
         max_body_bytes: longest request body; longer ones get a 413.
+        keep_alive_s: a stream that is silent for so long gets a comment; None: never.
+        max_stored_responses: responses kept for `previous_response_id`.
     """
+    store = ResponseStore(max_stored_responses)
     app = FastAPI(title="qwen3-a8w8", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(RequestGuard, max_body_bytes=max_body_bytes)
     started_s = int(time.time())
@@ -55,24 +68,32 @@ def build_api(service: ModelService, *, max_body_bytes: int) -> FastAPI:
         response.headers.update(error.headers or {})
         return response
 
+    async def answer(started: StartedAnswer, request: SamplingFields) -> Response:
+        return await answer_response(
+            started,
+            is_stream=request.is_stream,
+            headers=unknown_fields_header(request),
+            keep_alive_s=keep_alive_s,
+        )
+
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         chat = parse_request(ChatRequest, await request.body())
-        started = await service.start_chat(chat)
-        headers = _unknown_fields(chat)
-        return await answer_response(started, is_stream=chat.is_stream, headers=headers)
+        started = await service.start_chat(
+            chat, ResponseIdentity.for_chat(service.name), ChatAnswer
+        )
+        return await answer(started, chat)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         completion = parse_request(CompletionRequest, await request.body())
         started = await service.start_completion(completion)
-        headers = _unknown_fields(completion)
-        return await answer_response(started, is_stream=completion.is_stream, headers=headers)
+        return await answer(started, completion)
 
     @app.post("/v1/batch_generate")
     async def batch_generate(request: Request) -> Response:
         batch = parse_request(BatchRequest, await request.body())
-        return json_response(await service.complete_batch(batch), _unknown_fields(batch))
+        return json_response(await service.complete_batch(batch), unknown_fields_header(batch))
 
     async def model_card() -> Any:
         capabilities = await service.engine.capabilities()
@@ -89,27 +110,10 @@ def build_api(service: ModelService, *, max_body_bytes: int) -> FastAPI:
         service.check_model(name)
         return json_response(await model_card())
 
-    @app.get("/health")
-    async def health() -> Response:
-        await service.engine.check_ready(HEALTH_TIMEOUT_S)
-        return JSONResponse({"status": "ok"})
-
-    @app.get("/version")
-    async def version() -> Response:
-        return JSONResponse({"version": __version__})
-
-    @app.get("/metrics")
-    async def metrics() -> Response:
-        text = prometheus_text(await service.engine.reports())
-        return Response(text, media_type=CONTENT_TYPE_LATEST)
-
+    add_responses_routes(app, service, store, keep_alive_s=keep_alive_s)
+    add_token_routes(app, service)
+    add_status_routes(app, service)
     return app
-
-
-def _unknown_fields(request: RequestModel) -> dict[str, str]:
-    """Header that names what the client sent in vain; names that no header can carry are left out."""
-    names = [name for name in request.unknown_fields() if _HEADER_SAFE(name)]
-    return {"X-Unknown-Fields": ", ".join(names[:MAX_UNKNOWN_FIELDS])} if names else {}
 
 
 class RequestGuard:

@@ -10,13 +10,19 @@ import math
 
 from fastapi.responses import JSONResponse
 
-from deployments.errors import BodyTooLargeError, ModelNotFoundError, RouteError
+from deployments.errors import (
+    BodyTooLargeError,
+    ModelNotFoundError,
+    ResponseNotFoundError,
+    RouteError,
+)
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, InvalidRequestError
 from qwen3_a8w8.openai.errors import error_body
 
 # First match wins, so children come before their parents. A code of None: the exception's own.
 _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
+    (ResponseNotFoundError, 404, None),
     (BodyTooLargeError, 413, "request_too_large"),
     (InvalidRequestError, 400, None),
     (CapacityError, 503, None),

@@ -47,7 +47,14 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor: the routes over this object's service."""
-        return build_api(self._service, max_body_bytes=self._settings.http.max_body_bytes)
+        http = self._settings.http
+        return build_api(
+            self._service,
+            max_body_bytes=http.max_body_bytes,
+            keep_alive_s=http.keep_alive_s,
+            # A response that only one of several processes knows would be found by chance.
+            max_stored_responses=http.max_stored_responses if http.num_replicas == 1 else 0,
+        )
 
     async def generate(
         self,

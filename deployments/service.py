@@ -7,26 +7,27 @@ hands them to the engines. Knows neither FastAPI nor Ray.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deployments.engine_client import EngineClient
 from deployments.errors import ModelNotFoundError
 from deployments.generation import Generation, feed_event, make_processor, split_request
-from deployments.prompts import PromptReader
+from deployments.prompts import ChatPrompt, PromptReader
 from qwen3_a8w8.engine.admission import context_limit
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
-from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
+from qwen3_a8w8.errors import ContextLengthError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.openai.answer import Answer, AnsweredRequest
-from qwen3_a8w8.openai.chat_answer import ChatAnswer
 from qwen3_a8w8.openai.chat_choice import ChatParsing
 from qwen3_a8w8.openai.chat_request import ChatRequest
 from qwen3_a8w8.openai.completion_answer import CompletionAnswer
 from qwen3_a8w8.openai.completion_request import CompletionRequest
 from qwen3_a8w8.openai.completion_response import CompletionResponse
 from qwen3_a8w8.openai.response import ResponseIdentity
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.openai.thinking import think_ids, thinking_limit
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.output import OutputDelta
 from qwen3_a8w8.text.reasoning import initial_state
@@ -120,8 +121,18 @@ class ModelService:
         limit, _ = context_limit(await self.engine.capabilities())
         return limit - 1
 
-    async def start_chat(self, request: ChatRequest) -> StartedAnswer:
+    async def start_chat(
+        self,
+        request: ChatRequest,
+        identity: ResponseIdentity,
+        answer: Callable[[AnsweredRequest, ChatParsing], Answer],
+    ) -> StartedAnswer:
         """Sends a chat request to the engines and waits until they have accepted it.
+
+        Args:
+            request: the request.
+            identity: of its answer.
+            answer: makes its answer.
 
         Raises:
             InvalidRequestError: it can't be served.
@@ -130,23 +141,42 @@ class ModelService:
         """
         self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
-        prompt = await self.prompts.chat(
-            request.template_messages(),
-            await self.max_prompt_tokens(),
-            tools=request.template_tools(),
-            template_kwargs=request.chat_template_kwargs,
-        )
+        prompt = await self.chat_prompt(request)
+        await self._check_room(request, (prompt.token_ids,), sampling)
+        state = initial_state(prompt.text)
+        if request.thinking_budget is not None:
+            limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
+            sampling = replace(sampling, thinking_limit=limit)
         asked = AnsweredRequest(
-            ResponseIdentity.for_chat(self.name),
+            identity,
             (prompt.token_ids,),
             sampling.n,
-            has_usage=request.has_stream_usage,
+            **request.answer_options(),
         )
-        parsing = ChatParsing(reasoning=initial_state(prompt.text), has_tools=request.has_tools)
+        parsing = ChatParsing(
+            reasoning=state,
+            has_reasoning=request.has_reasoning,
+            has_tools=request.has_tools,
+            think_ids=think_ids(self.prompts.tokenizer),
+        )
         generation = await self.start(
             split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
         )
-        return StartedAnswer(generation, ChatAnswer(asked, parsing), sampling.n)
+        return StartedAnswer(generation, answer(asked, parsing), sampling.n)
+
+    async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
+        """The prompt that a chat request gives.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages.
+            ContextLengthError: it is far too long.
+        """
+        return await self.prompts.chat(
+            request.template_messages(),
+            await self.max_prompt_tokens(),
+            tools=request.template_tools(),
+            template_kwargs=request.template_kwargs(),
+        )
 
     async def start_completion(self, request: CompletionRequest) -> StartedAnswer:
         """Sends a text completion request, with one or several independent prompts.
@@ -235,6 +265,25 @@ class ModelService:
             deltas.append(feed_event(processor, event, request.sampling))
         return deltas
 
+    async def _check_room(
+        self,
+        request: SamplingFields,
+        prompts: Sequence[Sequence[int]],
+        sampling: SamplingParams,
+    ) -> None:
+        """Checks `strict_max_tokens`; without it the engine gives what room there is."""
+        limit, reason = context_limit(await self.engine.capabilities())
+        for prompt in prompts:
+            num_tokens = len(prompt) + (sampling.max_tokens or 1)
+            if request.strict_max_tokens and num_tokens > limit:
+                raise ContextLengthError(
+                    f"the prompt has {len(prompt)} tokens and max_tokens is "
+                    f"{sampling.max_tokens}, but {limit} tokens fit a sequence here ({reason}); "
+                    "lower max_tokens, or leave out strict_max_tokens to get what fits",
+                    param="max_tokens",
+                    code="context_length_exceeded",
+                )
+
     async def _completion(
         self, request: CompletionRequest, sampling: SamplingParams
     ) -> tuple[tuple[tuple[int, ...], ...], CompletionAnswer]:
@@ -242,6 +291,7 @@ class ModelService:
         self.check_model(request.model)
         limit = await self.max_prompt_tokens()
         prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
+        await self._check_room(request, prompts, sampling)
         echo: tuple[str, ...] = ()
         if request.echo:
             texts = [
@@ -253,7 +303,7 @@ class ModelService:
             ResponseIdentity.for_completion(self.name),
             prompts,
             sampling.n,
-            has_usage=request.has_stream_usage,
+            **request.answer_options(),
         )
         return prompts, CompletionAnswer(asked, echo)
 

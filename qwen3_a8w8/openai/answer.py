@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from qwen3_a8w8.openai.response import ResponseIdentity, ResponseModel
+from qwen3_a8w8.openai.response import ResponseIdentity, ResponseModel, Usage, make_usage
 from qwen3_a8w8.text.output import OutputDelta
 
 
@@ -23,17 +23,34 @@ class AnsweredRequest:
         prompts: token ids of each prompt.
         num_per_prompt: answers to each (`n`); choice p * n + k is answer k to prompt p.
         has_usage: a stream ends with a usage chunk.
+        has_continuous_usage: every chunk of a stream carries the usage so far.
+        has_token_ids: the answer carries the ids of prompt and output.
     """
 
     identity: ResponseIdentity
     prompts: tuple[tuple[int, ...], ...]
     num_per_prompt: int = 1
     has_usage: bool = False
+    has_continuous_usage: bool = False
+    has_token_ids: bool = False
 
     @property
     def num_choices(self) -> int:
         """Answers in all."""
         return len(self.prompts) * self.num_per_prompt
+
+    def prompt_of(self, index: int) -> list[int]:
+        """Prompt that choice `index` answers."""
+        return list(self.prompts[index // self.num_per_prompt])
+
+    def usage_field(self, num_output_tokens: int) -> dict[str, Usage | None]:
+        """The field `usage` of a chunk with choices, or nothing where there is to be none.
+
+        With `include_usage` such chunks say `usage: null`.
+        """
+        if self.has_continuous_usage:
+            return {"usage": make_usage(self.num_prompt_tokens, num_output_tokens)}
+        return {"usage": None} if self.has_usage else {}
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -44,6 +61,10 @@ class AnsweredRequest:
 class Stream(Protocol):
     """Writes an answer as events."""
 
+    def begin(self) -> Sequence[ResponseModel]:
+        """Events before the first output."""
+        ...
+
     def feed(self, index: int, delta: OutputDelta) -> Sequence[ResponseModel]:
         """Events for new output of choice `index`; none while its text is held back."""
         ...
@@ -53,6 +74,15 @@ class Stream(Protocol):
 
         Raises:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.
+        """
+        ...
+
+    def fail(self, error: Exception, code: str | None) -> Sequence[ResponseModel]:
+        """Events that tell of an error; none where the usual error frame does.
+
+        Args:
+            error: what happened.
+            code: goes before the exception's own code.
         """
         ...
 

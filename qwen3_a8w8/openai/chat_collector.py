@@ -50,7 +50,11 @@ class ChatCollector:
         """
         check_all_finished(self._choices)
         completion_tokens = sum(choice.num_tokens for choice in self._choices)
-        identity = self._request.identity
+        num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
+        identity, has_token_ids = self._request.identity, self._request.has_token_ids
+        extra: dict[str, Any] = {}
+        if has_token_ids:
+            extra["prompt_token_ids"] = self._request.prompt_of(0)
         return ChatResponse(
             id=identity.id,
             object="chat.completion",
@@ -58,25 +62,28 @@ class ChatCollector:
             model=identity.model,
             system_fingerprint=identity.system_fingerprint,
             choices=[
-                _response_choice(index, pieces, choice.finish_reason)
+                _response_choice(index, pieces, choice.finish_reason, has_token_ids)
                 for index, (pieces, choice) in enumerate(
                     zip(self._pieces, self._choices, strict=True)
                 )
                 if choice.finish_reason is not None
             ],
-            usage=make_usage(self._request.num_prompt_tokens, completion_tokens, cached_tokens),
+            usage=make_usage(
+                self._request.num_prompt_tokens, completion_tokens, cached_tokens, num_reasoning
+            ),
+            **extra,
         )
 
 
 def _response_choice(
-    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason
+    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason, has_token_ids: bool
 ) -> ChatResponseChoice:
     content = "".join(piece.content for piece in pieces)
     reasoning = "".join(piece.reasoning for piece in pieces)
     calls = [make_message_call(call) for piece in pieces for call in piece.calls]
     extra: dict[str, Any] = {}
     if reasoning:
-        extra["reasoning_content"] = reasoning
+        extra["reasoning_content"] = extra["reasoning"] = reasoning
     if calls:
         extra["tool_calls"] = calls
     message = ChatMessage(
@@ -85,9 +92,11 @@ def _response_choice(
         refusal=None,
         **extra,
     )
+    ids = [token_id for piece in pieces for token_id in piece.token_ids]
     return ChatResponseChoice(
         index=index,
         message=message,
         logprobs=make_choice_logprobs([entry for piece in pieces for entry in piece.logprobs]),
         finish_reason=finish_reason,
+        **({"token_ids": ids} if has_token_ids else {}),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,8 @@ class CompletionStream:
         self._echo = list(echo_texts) or [""] * num_choices
         self._unsent = list(self._echo)
         self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
+        self._token_ids: list[tuple[int, ...]] = [()] * num_choices
+        self._is_begun = [False] * num_choices
         self._num_tokens = [0] * num_choices
         self._finish: list[FinishReason | None] = [None] * num_choices
 
@@ -48,12 +50,17 @@ class CompletionStream:
         """Every choice has its finish reason."""
         return all(reason is not None for reason in self._finish)
 
+    def begin(self) -> list[CompletionResponse]:
+        """Nothing: a choice begins with its first output."""
+        return []
+
     def feed(self, index: int, delta: OutputDelta) -> list[CompletionResponse]:
         """At most one chunk for new output of choice `index`; none while its text is held back."""
         if self._finish[index] is not None:
             return []
         self._num_tokens[index] += len(delta.token_ids)
         self._logprobs[index] += delta.logprobs
+        self._token_ids[index] += delta.token_ids
         text = self._unsent[index] + delta.text
         if not text and delta.finish_reason is None:
             return []
@@ -64,8 +71,14 @@ class CompletionStream:
             text=text,
             logprobs=make_completion_logprobs(entries, len(self._echo[index])),
             finish_reason=delta.finish_reason,
+            **self._ids_fields(index),
         )
-        return [self._envelope([choice], None)]
+        return [self._envelope([choice], self._request.usage_field(sum(self._num_tokens)))]
+
+    def fail(self, error: Exception, code: str | None) -> list[CompletionResponse]:
+        """Nothing: the error frame does."""
+        del error, code
+        return []
 
     def finish(self, cached_tokens: int | None = None) -> list[CompletionResponse]:
         """The usage chunk, if it was asked for.
@@ -81,14 +94,22 @@ class CompletionStream:
                 )
         if not self._request.has_usage:
             return []
-        return [self._envelope([], self.usage(cached_tokens))]
+        usage = make_usage(self._request.num_prompt_tokens, sum(self._num_tokens), cached_tokens)
+        return [self._envelope([], {"usage": usage})]
 
-    def usage(self, cached_tokens: int | None = None) -> Usage:
-        """Token counts so far."""
-        return make_usage(self._request.num_prompt_tokens, sum(self._num_tokens), cached_tokens)
+    def _ids_fields(self, index: int) -> dict[str, list[int]]:
+        token_ids, self._token_ids[index] = self._token_ids[index], ()
+        if not self._request.has_token_ids:
+            return {}
+        fields = {"token_ids": list(token_ids)}
+        if not self._is_begun[index]:
+            self._is_begun[index] = True
+            fields["prompt_token_ids"] = self._request.prompt_of(index)
+        return fields
 
-    def _envelope(self, choices: list[CompletionChoice], usage: Usage | None) -> CompletionResponse:
-        extra: dict[str, Any] = {"usage": usage} if self._request.has_usage else {}
+    def _envelope(
+        self, choices: list[CompletionChoice], extra: Mapping[str, Usage | None]
+    ) -> CompletionResponse:
         identity = self._request.identity
         return CompletionResponse(
             id=identity.id,
@@ -110,7 +131,10 @@ class CompletionCollector:
         echo_texts: Sequence[str] = (),
     ) -> None:
         """Makes the collector; arguments as for `CompletionStream`."""
-        self._stream = CompletionStream(replace(request, has_usage=True), echo_texts)
+        self._stream = CompletionStream(
+            replace(request, has_usage=True, has_continuous_usage=False), echo_texts
+        )
+        self._has_token_ids = request.has_token_ids
         self._num_choices = request.num_choices
         self._deltas: list[CompletionChoice] = []
 
@@ -144,9 +168,14 @@ class CompletionCollector:
                 whole.token_logprobs += part.token_logprobs
                 whole.top_logprobs += part.top_logprobs
                 whole.text_offset += part.text_offset
+        ids: dict[str, Any] = {}
+        if self._has_token_ids:
+            ids["token_ids"] = [i for delta in deltas for i in delta.token_ids or ()]
+            ids["prompt_token_ids"] = deltas[0].prompt_token_ids
         return CompletionChoice(
             index=index,
             text="".join(delta.text for delta in deltas),
             logprobs=whole,
             finish_reason=deltas[-1].finish_reason,
+            **ids,
         )

@@ -22,7 +22,6 @@ from qwen3_a8w8.text.checkpoint_file import read_json_object, read_text_file
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
-_FIRST_LOOK_CHARS = 65536
 _TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -105,12 +104,15 @@ class Tokenizer:
         ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
-    def encode_prompt(self, text: str, max_tokens: int) -> list[int]:
+    def encode_prompt(
+        self, text: str, max_tokens: int, *, first_look_chars: int = 2**16
+    ) -> list[int]:
         """Token ids of a text; one that is far too long is refused without reading all of it.
 
         Args:
             text: any text without lone surrogates.
             max_tokens: most tokens that can be of use; texts a little longer are encoded whole.
+            first_look_chars: shorter texts are encoded whole at once.
 
         Raises:
             ContextLengthError: the text has more tokens for certain.
@@ -120,7 +122,7 @@ class Tokenizer:
         # What follows a text can only change how its last piece is cut, or turn its last
         # characters into an added token: the tokens of earlier pieces are in the whole text's.
         margin = 2 + max(map(len, self.added_tokens), default=0)
-        size = _FIRST_LOOK_CHARS
+        size = first_look_chars
         while size < len(text):
             encoding = self._backend.encode(text[:size], add_special_tokens=False)
             pieces = [piece or 0 for piece in encoding.word_ids]

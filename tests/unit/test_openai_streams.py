@@ -85,7 +85,7 @@ def test_chat_stream_usage_only_if_asked_for_and_only_in_a_last_chunk_without_ch
 
 def test_chat_stream_reasoning_and_content_come_in_chunks_of_their_own():
     assert parts(stream_of(["<think>\na", "\n</think>\n\nb"]))[1:] == [
-        {"reasoning_content": "a"},
+        {"reasoning_content": "a", "reasoning": "a"},
         {"content": "b"},
         {},
     ]
@@ -93,7 +93,7 @@ def test_chat_stream_reasoning_and_content_come_in_chunks_of_their_own():
 
 def test_chat_stream_both_parts_in_one_delta_come_in_two_chunks():
     chunks = stream_of(["<think>a</think>b"], "length")
-    assert parts(chunks)[1:3] == [{"reasoning_content": "a"}, {"content": "b"}]
+    assert parts(chunks)[1:3] == [{"reasoning_content": "a", "reasoning": "a"}, {"content": "b"}]
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
@@ -181,6 +181,7 @@ def test_chat_response_has_all_parts_and_is_valid_for_the_official_type():
         "content": "yes",
         "refusal": None,
         "reasoning_content": "so",
+        "reasoning": "so",
         "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
         ],
