@@ -33,7 +33,7 @@ def add_responses_routes(
 
         def keep(response: ResponseObject) -> None:
             output = [item.model_dump(exclude_unset=True) for item in response.output]
-            items = (*earlier, *body.items(), *output)
+            items = (*earlier, *body.input, *output)
             store.put(response.id, StoredResponse(response.to_json(), items))
 
         is_kept = store.is_open and body.is_stored

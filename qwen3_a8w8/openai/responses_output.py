@@ -70,27 +70,14 @@ class ResponsesOutput:
             yield self.event("response.reasoning_text.delta", delta=text, **self._part_place())
 
     def _begin(self, kind: type[MessageItem] | type[ReasoningItem]) -> Iterator[ResponseEvent]:
-        part: OutputText | ReasoningText
-        if kind is MessageItem:
-            self._open = MessageItem(
-                id=_new_id("msg"),
-                type="message",
-                status="in_progress",
-                role="assistant",
-                content=[],
-            )
-            part = OutputText(type="output_text", text="", annotations=[], logprobs=[])
-        else:
-            self._open = ReasoningItem(
-                id=_new_id("rs"), type="reasoning", status="in_progress", summary=[], content=[]
-            )
-            part = ReasoningText(type="reasoning_text", text="")
-        self.items.append(self._open)
-        yield self._item_event("response.output_item.added", self._open)
-        self._open.content = [part]  # type: ignore[list-item]
-        yield self.event(
-            "response.content_part.added", part=part.model_copy(), **self._part_place()
-        )
+        item = _new_message() if kind is MessageItem else _new_reasoning()
+        self._open = item
+        self.items.append(item)
+        # An item is told of without its part, which comes with an event of its own.
+        told = item.model_copy(update={"content": []})
+        yield self._item_event("response.output_item.added", told)
+        part = item.content[0].model_copy()
+        yield self.event("response.content_part.added", part=part, **self._part_place())
 
     def _close(self, status: ItemStatus) -> Iterator[ResponseEvent]:
         item, place = self._open, self._part_place()
@@ -138,6 +125,20 @@ class ResponsesOutput:
     def _part_place(self) -> dict[str, Any]:
         item_id = "" if self._open is None else self._open.id
         return {"item_id": item_id, "output_index": len(self.items) - 1, "content_index": 0}
+
+
+def _new_message() -> MessageItem:
+    text = OutputText(type="output_text", text="", annotations=[], logprobs=[])
+    return MessageItem(
+        id=_new_id("msg"), type="message", status="in_progress", role="assistant", content=[text]
+    )
+
+
+def _new_reasoning() -> ReasoningItem:
+    text = ReasoningText(type="reasoning_text", text="")
+    return ReasoningItem(
+        id=_new_id("rs"), type="reasoning", status="in_progress", summary=[], content=[text]
+    )
 
 
 def _new_id(kind: str) -> str:
