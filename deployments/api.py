@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deployments.errors import BodyTooLargeError, RouteError
 from deployments.generation import Generation
 from deployments.http_errors import error_response, status_and_code
+from deployments.openapi import describe_bodies
 from deployments.report import prometheus_text
 from deployments.service import ModelService, StartedChat, StartedCompletion
 from qwen3_a8w8 import __version__
@@ -136,6 +137,14 @@ def build_api(service: ModelService, *, max_body_bytes: int) -> FastAPI:
         text = prometheus_text(await service.engine.reports())
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
+    describe_bodies(
+        app,
+        {
+            "/v1/chat/completions": ChatRequest,
+            "/v1/completions": CompletionRequest,
+            "/v1/completions/batch": CompletionRequest,
+        },
+    )
     return app
 
 

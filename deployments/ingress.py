@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.api import build_api
 from deployments.replica_client import ReplicaClient
+from deployments.security import add_security
 from deployments.service import GenerationOutput, ModelService, Prompt
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -48,7 +49,10 @@ class Ingress:
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor: the routes over this object's service."""
-        return build_api(self._service, max_body_bytes=self._settings.http.max_body_bytes)
+        http = self._settings.http
+        app = build_api(self._service, max_body_bytes=http.max_body_bytes)
+        add_security(app, self._settings.security, http)
+        return app
 
     async def generate(
         self,
