@@ -22,6 +22,7 @@ from deployments.answers import (
 )
 from deployments.errors import BodyTooLargeError, RouteError
 from deployments.http_errors import error_response
+from deployments.openapi import describe_bodies
 from deployments.response_store import ResponseStore
 from deployments.responses_routes import add_responses_routes
 from deployments.service import ModelService, StartedAnswer
@@ -33,7 +34,9 @@ from qwen3_a8w8.openai.chat_request import ChatRequest
 from qwen3_a8w8.openai.completion_request import BatchRequest, CompletionRequest
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity, make_model_card, make_model_list
+from qwen3_a8w8.openai.responses_request import ResponsesRequest
 from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 
 def build_api(
@@ -113,6 +116,18 @@ def build_api(
     add_responses_routes(app, service, store, keep_alive_s=keep_alive_s)
     add_token_routes(app, service)
     add_status_routes(app, service)
+    describe_bodies(
+        app,
+        {
+            "/v1/chat/completions": ChatRequest,
+            "/v1/chat/completions/render": ChatRequest,
+            "/v1/completions": CompletionRequest,
+            "/v1/batch_generate": BatchRequest,
+            "/v1/responses": ResponsesRequest,
+            "/tokenize": TokenizeRequest,
+            "/detokenize": DetokenizeRequest,
+        },
+    )
     return app
 
 

@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from deployments.api import build_api
 from deployments.python_calls import GenerationOutput, Prompt, PythonCalls, Sampling
 from deployments.replica_client import ReplicaClient
+from deployments.security import add_security
 from deployments.service import ModelService
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -48,13 +49,15 @@ class Ingress:
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor: the routes over this object's service."""
         http = self._settings.http
-        return build_api(
+        app = build_api(
             self._service,
             max_body_bytes=http.max_body_bytes,
             keep_alive_s=http.keep_alive_s,
             # A response that only one of several processes knows would be found by chance.
             max_stored_responses=http.max_stored_responses if http.num_replicas == 1 else 0,
         )
+        add_security(app, self._settings.security, http)
+        return app
 
     async def generate(
         self,

@@ -59,6 +59,15 @@ def _check_tool_choice(value: object) -> object:
     return value
 
 
+def _refuse_template(value: object) -> object:
+    if value is not None:
+        raise ValueError(
+            "a template is a program, and only the checkpoint's is run; leave it out, or set "
+            "variables of the checkpoint's in chat_template_kwargs"
+        )
+    return value
+
+
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """Qwen3 thinks or doesn't: "none" switches it off, everything else on."""
 
@@ -74,6 +83,7 @@ class ChatRequest(SamplingFields):
     tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_check_tool_choice)] = (
         None
     )
+    chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
