@@ -41,8 +41,8 @@ class ThinkingLimit:
         num_tokens: most output tokens before the end, the opening tag included (>= 0).
         end_ids: ids of the text that closes the block, `close_id` among them.
         close_id: id of the closing tag; where the output has it already, nothing is forced.
-        open_id: id of the opening tag; nothing is forced unless the output has it. None: the
-            prompt has opened the block.
+        open_id: id of the opening tag; nothing is forced unless the output begins with it. None:
+            the prompt has opened the block.
     """
 
     num_tokens: int
@@ -76,7 +76,8 @@ class ThinkingLimit:
         if not 0 <= place < len(self.end_ids):
             return None
         before = output_ids[: self.num_tokens]
-        if self.close_id in before or (self.open_id is not None and self.open_id not in before):
+        is_open = self.open_id is None or list(before[:1]) == [self.open_id]
+        if not is_open or self.close_id in before:
             return None
         return self.end_ids[place]
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.request import FieldError
 from qwen3_a8w8.text.structured import StructuredOutput
 from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar
@@ -90,23 +91,38 @@ def structured_by_tools(
         has_parallel_calls: several calls may come in one answer.
 
     Raises:
-        InvalidRequestError: the tools' schemas are too long or nested too deep.
+        InvalidRequestError: a tool's schema isn't of an object, or they are too long or nested
+            too deep.
     """
     max_calls = MAX_CALLS if has_parallel_calls else 1
     if isinstance(choice, NamedToolChoice):
         chosen = [tool for tool in tools if tool.name == choice.function.name]
-        return _calls(call_grammar(chosen[:1], max_calls=1))
+        return _calls(chosen[:1], max_calls=1)
     if choice == "required":
-        return _calls(call_grammar(tools, max_calls=max_calls))
+        return _calls(tools, max_calls=max_calls)
     if not tools or answer is None:
         return answer
     schema = _answer_schema(answer)
     if schema is None:
         return answer  # no JSON: calls have no place in it
-    return _calls(call_grammar(tools, max_calls=max_calls, answer=(schema, answer.is_lenient)))
+    return _calls(tools, max_calls=max_calls, answer=(schema, answer.is_lenient))
 
 
-def _calls(grammar: str) -> StructuredOutput:
+def _calls(
+    tools: Sequence[CallableTool],
+    *,
+    max_calls: int,
+    answer: tuple[dict[str, Any], bool] | None = None,
+) -> StructuredOutput:
+    for tool in tools:
+        kind = (tool.parameters or {}).get("type", "object")
+        if kind != "object":
+            raise InvalidRequestError(
+                f"the parameters of the tool {tool.name!r} have type {kind!r:.60}, expected "
+                "'object', as arguments are",
+                param="tools",
+            )
+    grammar = call_grammar(tools, max_calls=max_calls, answer=answer)
     return StructuredOutput(grammar=grammar, param="tools")
 
 

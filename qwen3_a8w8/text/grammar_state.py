@@ -41,10 +41,14 @@ class GrammarState:
             sequence holds a token that isn't allowed.
     """
 
-    __slots__ = ("_matcher", "_num_newlines", "_place", "_tail", "_thinking", "error")
+    __slots__ = ("_matcher", "_num_newlines", "_num_words", "_place", "_tail", "_thinking", "error")
 
     def __init__(
-        self, matcher: LLMatcher, thinking: Thinking, thinking_tokens: ThinkingTokens | None
+        self,
+        matcher: LLMatcher,
+        thinking: Thinking,
+        thinking_tokens: ThinkingTokens | None,
+        vocab_size: int,
     ) -> None:
         """Begins an answer.
 
@@ -52,7 +56,9 @@ class GrammarState:
             matcher: at the begin of the form; owned from now on.
             thinking: where the form begins to hold.
             thinking_tokens: of the model; None: it has no think blocks, the form holds at once.
+            vocab_size: of the model.
         """
+        self._num_words = -(-vocab_size // 32)
         self._matcher = matcher
         self._thinking = thinking_tokens
         self._place = _Place.ANSWER if thinking_tokens is None else _PLACES[thinking]
@@ -67,10 +73,11 @@ class GrammarState:
         thinking = self._thinking
         if thinking is not None and self._place is _Place.INSIDE:
             return thinking.allowed_inside(self._tail)
-        allowed: TokenMask = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
+        # llguidance's mask may have a word more than the vocabulary fills.
+        words = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
+        allowed: TokenMask = words[: self._num_words]
         # A matcher that fails would allow the end of the answer, wherever it is.
-        self._check()
-        if self.error is not None:
+        if self._has_failed():
             return None
         if thinking is not None and self._place is _Place.BEFORE:
             allowed = allowed | thinking.opening
@@ -91,11 +98,12 @@ class GrammarState:
         # With lookahead a sequence that has ended is sampled once more.
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token_id)
-        self._check()
+        self._has_failed()
 
     def copy(self) -> GrammarState:
         """The same place, to look further ahead from."""
-        other = GrammarState(self._matcher.deep_copy(), Thinking.NONE, self._thinking)
+        matcher = self._matcher.deep_copy()
+        other = GrammarState(matcher, Thinking.NONE, self._thinking, 32 * self._num_words)
         other._place, other._tail = self._place, self._tail
         other._num_newlines, other.error = self._num_newlines, self.error
         return other
@@ -116,8 +124,10 @@ class GrammarState:
             return True
         return False
 
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            self.error = self._matcher.get_error().partition("\n")[0][:300] or (
-                f"the grammar can't go on: {self._matcher.stop_reason()}"
-            )
+    def _has_failed(self) -> bool:
+        """Takes note of the matcher's error, if it has one."""
+        if not self._matcher.is_error():
+            return False
+        message = self._matcher.get_error().partition("\n")[0][:300]
+        self.error = message or f"the grammar can't go on: {self._matcher.stop_reason()}"
+        return True

@@ -24,6 +24,9 @@ MAX_CHOICES = 1024
 MAX_NESTING = 100
 """Deepest schema, and most open brackets in a grammar: compilers recurse over them."""
 
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+"""White space between the parts of a JSON text. Bounded: a model may never stop writing it."""
+
 
 class Thinking(Enum):
     """Where in an answer the form begins to hold."""

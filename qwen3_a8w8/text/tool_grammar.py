@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qwen3_a8w8.text.grammar_compiler import WHITESPACE
+from qwen3_a8w8.text.structured import WHITESPACE
 from qwen3_a8w8.text.tool_calls import CALL_CLOSE, CALL_OPEN
 
 MAX_CALLS = 32
@@ -47,9 +47,10 @@ def call_grammar(
         answer: schema of a JSON answer that may come instead of calls, and whether keywords
             that can't be enforced are ignored.
     """
+    more_calls = f' ("\\n" call){{0,{max_calls - 1}}}' if max_calls > 1 else ""
     rules = [
         f"start: {'calls' if answer is None else 'answer | calls'}",
-        f'calls: call ("\\n" call){{0,{max_calls - 1}}}',
+        f"calls: call{more_calls}",
         f"call: {CALL_OPEN} {_literal(chr(10))} function {_literal('}' + chr(10))} {CALL_CLOSE}",
         "function: " + " | ".join(f"function_{i}" for i in range(len(tools))),
     ]

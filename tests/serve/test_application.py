@@ -202,3 +202,13 @@ def test_handle_generate_with_an_unknown_setting_names_the_valid_ones(applicatio
     response = application.handle.generate.remote("x", {"temprature": 1})
     with pytest.raises(InvalidRequestError, match=r"temprature.*temperature"):
         response.result(timeout_s=30)
+
+
+def test_form_is_looked_at_by_the_actor_before_the_request_is_admitted(http, client, application):
+    body = {"prompt": "the fox", "guided_regex": "[a-z]+"}
+    response = http.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == ("guided_regex", "a fake runner has no grammars")
+    answer = complete(client, "the fox", max_tokens=5)
+    assert [answer.choices[0].text] == expected_texts(application, "the fox", max_tokens=5)

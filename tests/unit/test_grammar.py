@@ -35,6 +35,17 @@ def compiler():
     compiler.close()
 
 
+@pytest.fixture(scope="module")
+def hasty_compiler():
+    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, timeout_s=0.7)
+    yield compiler
+    compiler.close()
+
+
+def chain(length):
+    return "\n".join(f"r{i}: r{i + 1}" for i in range(length))
+
+
 def ids_of(mask):
     return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
 
@@ -52,7 +63,7 @@ def random_answer(compiler, tokenizer, structured, seed, most=400):
     state, rng, token_ids = compiler.start(structured), random.Random(seed), []
     while len(token_ids) < most:
         allowed = ids_of(state.allowed())
-        token_id = rng.choice([*allowed, *set(allowed).intersection(EOS) or ()])
+        token_id = rng.choice(allowed)
         state.advance(token_id)
         if token_id in EOS:
             return tokenizer.decode(token_ids)
@@ -204,30 +215,32 @@ def test_lenient_schema_ignores_what_can_not_be_enforced(compiler, tokenizer):
 
 
 def test_form_that_gets_too_complex_on_the_way_is_an_error(compiler, tokenizer):
-    state = compiler.start(StructuredOutput(regex="(a?){400}a{400}"))
-    follow(state, [])
-    state.advance(tokenizer.encode("a")[0])
+    state = compiler.start(StructuredOutput(regex="b{40}(a?){400}a{400}"))
+    follow(state, [tokenizer.token_id("b")] * 40)
+    state.advance(tokenizer.token_id("a"))
     assert state.allowed() is None
     assert "too many expressions" in state.error
 
 
-def test_form_that_takes_too_long_is_refused_and_kept_for_later():
-    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, timeout_s=0.5)
-    gate = threading.Event()
-    blockers = [compiler._pool.submit(gate.wait) for _ in range(2)]
-    form = StructuredOutput(json_object=True, param="guided_json")
-    with pytest.raises(InvalidRequestError, match=r"takes more than 0\.5 s to compile") as caught:
-        compiler.prepare(form)
-    assert caught.value.param == "guided_json"
-    gate.set()
-    for blocker in blockers:
-        blocker.result()
-    compiler.prepare(form)
-    compiler.close()
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"regex": "(?:" + "a?" * 30_000 + ")"}, "takes more than"),
+        ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "takes more than"),
+        (
+            {"grammar": "start: " + "a " * 5000 + '\na: "" | "x" | a a'},
+            "nested or chained too deep",
+        ),
+    ],
+)
+def test_hostile_form_is_refused_and_harms_only_its_own_process(hasty_compiler, fields, message):
+    with pytest.raises(InvalidRequestError, match=message):
+        hasty_compiler.prepare(StructuredOutput(**fields))
+    hasty_compiler.prepare(StructuredOutput(regex="fine"))
 
 
-def test_compiled_forms_are_bounded_and_the_oldest_goes_first():
-    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_compiled=2)
+def test_forms_are_kept_and_the_one_used_longest_ago_goes_first(compiler):
+    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_kept=2)
     forms = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
     compiler.prepare(forms[0])
     first = compiler._matcher(forms[0])
@@ -235,8 +248,14 @@ def test_compiled_forms_are_bounded_and_the_oldest_goes_first():
     assert compiler._matcher(forms[0]) is first
     compiler.prepare(forms[2])
     assert compiler._matcher(forms[0]) is first, "used last but one"
-    assert len(compiler._compiled) == 2
+    assert len(compiler._kept) == 2
     compiler.close()
+
+
+def test_process_that_tries_forms_is_started_again(compiler):
+    compiler.prepare(StructuredOutput(regex="b1"))
+    compiler._checker.close()
+    compiler.prepare(StructuredOutput(regex="b2"))
 
 
 def test_many_threads_may_prepare_the_same_form(compiler):
@@ -258,7 +277,7 @@ def test_many_threads_may_prepare_the_same_form(compiler):
 
 def test_checkpoint_without_tokenizer_is_refused(tmp_path):
     compiler = GrammarCompiler(tmp_path, vocab_size=10, eos_token_ids=(1,))
-    with pytest.raises(InvalidRequestError, match="needs a tokenizer"):
+    with pytest.raises(InvalidRequestError, match="has no tokenizer"):
         compiler.prepare(StructuredOutput(regex="a"))
     compiler.close()
 
