@@ -69,7 +69,7 @@ class InstantEngine:
     async def capabilities(self) -> RunnerCapabilities:
         return self._capabilities
 
-    async def reports(self) -> list[ReplicaReport]:
+    async def reports(self, timeout_s: float) -> list[ReplicaReport]:
         return []
 
     async def check_ready(self, timeout_s: float) -> None:

@@ -16,6 +16,10 @@ class ModelNotFoundError(InvalidRequestError):
     """The request names a model that isn't served here."""
 
 
+class ResponseNotFoundError(InvalidRequestError):
+    """The request names a response that isn't kept here, or no longer."""
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request body is longer than `http.max_body_bytes`."""
 

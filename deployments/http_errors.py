@@ -17,6 +17,7 @@ from deployments.errors import (
     HeadersTooLargeError,
     MediaTypeError,
     ModelNotFoundError,
+    ResponseNotFoundError,
     RouteError,
 )
 from qwen3_a8w8.errors import (
@@ -30,6 +31,7 @@ from qwen3_a8w8.openai.errors import error_body
 # First match wins, so children come before their parents. A code of None: the exception's own.
 _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
+    (ResponseNotFoundError, 404, None),
     (BodyTooLargeError, 413, "request_too_large"),
     (HeadersTooLargeError, 431, "headers_too_large"),
     (MediaTypeError, 415, "unsupported_media_type"),

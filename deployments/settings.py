@@ -207,6 +207,20 @@ class HttpSettings(StrictSettings):
         ge=1024,
         description="longest request body in bytes; longer ones get a 413",
     )
+    max_stored_responses: int = Field(
+        default=256,
+        ge=0,
+        le=100_000,
+        description="responses kept in memory for previous_response_id of /v1/responses, 64 MiB "
+        "at most; 0: none. With several ingress processes none are kept",
+    )
+    keep_alive_s: float | None = Field(
+        default=15.0,
+        gt=0,
+        le=3600,
+        description="seconds after which a stream without news gets a comment, so that proxies "
+        "don't take its connection for dead; null: never",
+    )
     max_header_bytes: int = Field(
         default=32 * 2**10,
         ge=1024,

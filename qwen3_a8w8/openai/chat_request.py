@@ -68,6 +68,10 @@ def _refuse_template(value: object) -> object:
     return value
 
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Qwen3 thinks or doesn't: "none" switches it off, everything else on."""
+
+
 class ChatRequest(SamplingFields):
     """A chat completion request."""
 
@@ -81,6 +85,9 @@ class ChatRequest(SamplingFields):
     )
     chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
@@ -95,6 +102,20 @@ class ChatRequest(SamplingFields):
     def has_tools(self) -> bool:
         """The model is shown tools and may call them."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def has_reasoning(self) -> bool:
+        """The answer shows the think block."""
+        return self.include_reasoning is not False
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Variables of the template; an explicit `enable_thinking` goes before an effort."""
+        kwargs: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            kwargs["enable_thinking"] = self.reasoning_effort != "none"
+        if self.thinking_budget == 0:
+            kwargs["enable_thinking"] = False
+        return kwargs | (self.chat_template_kwargs or {})
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a chat template reads them."""

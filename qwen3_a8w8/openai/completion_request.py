@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -93,3 +93,19 @@ class CompletionRequest(SamplingFields):
         """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
         return self._sampling_params(defaults, max_tokens=max_tokens, logprobs=self.logprobs)
+
+
+class BatchRequest(CompletionRequest):
+    """Body of `POST /v1/batch_generate`: prompts that run as one true batch.
+
+    The list may be called `prompts` too, as in the Python handle's `generate_batch`.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_prompts(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "prompts" not in raw:
+            return raw
+        if "prompt" in raw:
+            raise FieldError("prompt and prompts are both set; send one of them", "prompts")
+        return {"prompt" if key == "prompts" else key: value for key, value in raw.items()}

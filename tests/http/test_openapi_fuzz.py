@@ -18,15 +18,9 @@ from deployments.settings import SecuritySettings
 from qwen3_a8w8.config import EngineConfig
 from tests.fake_deployment import FakeEngine, text_capabilities
 from tests.http_application import build_application, check_error, running_http
-from tests.text_fixtures import write_tokenizer_files
 
 NUM_EXAMPLES = 30
 STATUSES = {200, 400, 404, 405, 413, 415}
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")
