@@ -18,7 +18,9 @@ def build_application(directory, engine, security=None, http=None):
     """The ASGI application as the ingress builds it; `directory` has tokenizer files."""
     http = http or HttpSettings()
     service = ModelService("tiny", directory, engine, decode_batch_sizes=(1, 16))
-    app = build_api(service, max_body_bytes=http.max_body_bytes)
+    app = build_api(
+        service, max_body_bytes=http.max_body_bytes, max_stored_responses=http.max_stored_responses
+    )
     add_security(app, security or SecuritySettings(), http)
     return app
 

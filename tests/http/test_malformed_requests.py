@@ -5,16 +5,10 @@ import json
 import pytest
 
 from tests.http_application import check_error, running_http
-from tests.text_fixtures import write_tokenizer_files
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"
 MESSAGES = '"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1'
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

@@ -12,17 +12,11 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError
 from tests.fake_deployment import FakeEngine, text_capabilities
 from tests.http_application import BASE_URL, build_application, check_error, running_http
-from tests.text_fixtures import write_tokenizer_files
 
 KEY = "sk-first-0123456789abcdef"
 OTHER_KEY = "sk-other-0123456789abcdef"
 ORIGIN = "https://chat.example.com"
 REQUEST = {"prompt": "the fox", "max_tokens": 4, "seed": 7, "ignore_eos": True}
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
