@@ -5,7 +5,7 @@ whole process with it (deep recursion in native code). So each is first compiled
 few tokens by a child with limits of memory and time; what ends the child is refused.
 
 Run as a module, this is the child: it reads one JSON line per form and answers with one. Its own
-alarm ends it when a form takes too long, so that none outlives its parent for long.
+timer ends it when a form takes too long, so that none outlives its parent for long.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHILD_BYTES = 384 * 2**20
 """Memory that a child may take beside what its vocabulary needs."""
 
 START_TIMEOUT_S = 60.0
-"""Longest time until a child has read the vocabulary; seconds where it is large."""
+"""Processor time in which a child has to have read the vocabulary."""
 
 NUM_STEPS = 24
 """Tokens for which a form is followed."""
@@ -85,7 +85,9 @@ def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
         matcher.compute_bitmask()
     if matcher.is_error():
         message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
-        raise UnusableFormError(message or f"no text fits it ({matcher.stop_reason()})")
+        if message in ("", matcher.stop_reason()):
+            message = f"no text fits it ({matcher.stop_reason()})"
+        raise UnusableFormError(message)
     return matcher
 
 
@@ -101,7 +103,7 @@ class GrammarChecker:
             directory: of the checkpoint, for its tokenizer.
             vocab_size: of the model.
             eos_token_ids: what may follow a complete answer.
-            timeout_s: longest time that one form may take.
+            timeout_s: processor time that one form may take.
         """
         self._arguments = [str(directory), str(vocab_size), json.dumps(eos_token_ids)]
         self._timeout_s = timeout_s
@@ -153,7 +155,7 @@ class GrammarChecker:
 
     def _cause_of_death(self, code: int) -> str:
         causes = {
-            -signal.SIGALRM: f"it takes more than {self._timeout_s:g} s to compile",
+            -signal.SIGPROF: f"it takes more than {self._timeout_s:g} s of processor time",
             -signal.SIGSEGV: "it is nested or chained too deep",
         }
         cause = causes.get(code, f"it takes more than {CHILD_BYTES >> 20} MiB to compile")
@@ -202,8 +204,9 @@ def _try(vocabulary: LLTokenizer, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list[int]) -> None:
-    # The default action of SIGALRM ends the process, whatever native code it is in.
-    signal.setitimer(signal.ITIMER_REAL, START_TIMEOUT_S)
+    # Processor time: a busy machine makes no form unusable. The default action of the timer's
+    # signal ends the process, whatever native code it is in.
+    signal.setitimer(signal.ITIMER_PROF, START_TIMEOUT_S)
     tokenizer = Tokenizer.from_directory(directory)
     vocabulary = load_vocabulary(tokenizer, vocab_size, tuple(eos_token_ids))
     num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
@@ -211,11 +214,11 @@ def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.nice(5)  # steps go on meanwhile
-    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.setitimer(signal.ITIMER_PROF, 0)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_REAL, timeout_s)
+        signal.setitimer(signal.ITIMER_PROF, timeout_s)
         answer = _try(vocabulary, json.loads(line))
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
 
 

@@ -28,7 +28,7 @@ from qwen3_a8w8.text.thinking_tokens import ThinkingTokens
 from qwen3_a8w8.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 COMPILE_TIMEOUT_S = 5.0
-"""Longest time that one form may take to compile."""
+"""Processor time that one form may take to compile."""
 
 MAX_KEPT = 512
 """Forms that are kept, compiled or found unusable."""
@@ -52,7 +52,7 @@ class GrammarCompiler:
             directory: of the checkpoint; its tokenizer is read when it is first needed.
             vocab_size: of the model; ids that the tokenizer doesn't know are never allowed.
             eos_token_ids: what may follow a complete answer.
-            timeout_s: longest time that a form may take.
+            timeout_s: processor time that a form may take.
             max_kept: forms that are kept.
         """
         self._directory = directory

@@ -37,7 +37,7 @@ def compiler():
 
 @pytest.fixture(scope="module")
 def hasty_compiler():
-    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, timeout_s=0.7)
+    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, timeout_s=0.5)
     yield compiler
     compiler.close()
 
@@ -227,10 +227,6 @@ def test_form_that_gets_too_complex_on_the_way_is_an_error(compiler, tokenizer):
     [
         ({"regex": "(?:" + "a?" * 30_000 + ")"}, "takes more than"),
         ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "takes more than"),
-        (
-            {"grammar": "start: " + "a " * 5000 + '\na: "" | "x" | a a'},
-            "nested or chained too deep",
-        ),
     ],
 )
 def test_hostile_form_is_refused_and_harms_only_its_own_process(hasty_compiler, fields, message):
