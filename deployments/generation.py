@@ -137,6 +137,16 @@ class Generation:
             task.cancel()
 
     async def __aiter__(self) -> AsyncIterator[News]:
+        async for news in self.every(None):
+            yield news
+
+    async def every(self, period_s: float | None) -> AsyncIterator[News]:
+        """As iteration, with empty news whenever nothing has come for `period_s` seconds.
+
+        Raises:
+            EngineDeadError: a sequence was lost.
+            Qwen3A8W8Error: what an engine says of one.
+        """
         while True:
             if self._news:
                 news, self._news = self._news, []
@@ -146,12 +156,20 @@ class Generation:
                 raise self._error
             elif self._num_open == 0:
                 return
-            else:
-                await self._wait()
+            elif not await self._wait(period_s):
+                yield []
 
-    async def _wait(self) -> None:
+    async def _wait(self, timeout_s: float | None = None) -> bool:
+        """Until something has changed; whether it has within the time."""
+        loop = asyncio.get_running_loop()
+        # A timer costs less than wait_for, which makes a task; this runs once per token.
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._changed.set)
         await self._changed.wait()
         self._changed.clear()
+        if timer is None:
+            return True
+        timer.cancel()
+        return loop.time() < timer.when()
 
     async def _pump(self, index: int) -> None:
         """Reads one sequence's events to its end; leaving the stream early aborts it."""

@@ -103,6 +103,7 @@ class FakeRunner:
         self.known: dict[int, _Known] = {}
         self.plans: list[StepPlan] = []
         self.num_closed = 0
+        self.script: list[int] = []  # what every sequence says, in place of the rule
         self.fail_at_step: int | None = None
         self.layers_per_dispatch = self.capabilities.num_layers
         self._open_chunks: tuple = ()
@@ -213,6 +214,12 @@ class FakeRunner:
         vocab_size = self.capabilities.vocab_size
         token = next_token(known.states[-1], position, sampling.seed, vocab_size)
         num_output = position - len(known.start.prompt_token_ids)
+        if self.script:
+            token = self.script[min(num_output, len(self.script) - 1)]
+        if sampling.thinking_limit is not None:
+            output = known.token_ids[len(known.start.prompt_token_ids) :]
+            forced = sampling.thinking_limit.forced_id(output)
+            token = token if forced is None else forced
         while num_output < sampling.min_tokens and token in known.start.stop_token_ids:
             token = (token + 1) % vocab_size
         known.token_ids.append(token)

@@ -63,6 +63,19 @@ class Tool(BaseModel):
         return self._raw
 
 
+def _refuse_template(value: object) -> object:
+    if value is not None:
+        raise ValueError(
+            "a template is a program, and only the checkpoint's is run; leave it out, or set "
+            "variables of the checkpoint's in chat_template_kwargs"
+        )
+    return value
+
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Qwen3 thinks or doesn't: "none" switches it off, everything else on."""
+
+
 class ChatRequest(SamplingFields):
     """A chat completion request."""
 
@@ -73,7 +86,11 @@ class ChatRequest(SamplingFields):
     tools: list[Tool] | None = None
     tool_choice: Annotated[ToolChoice | None, BeforeValidator(check_tool_choice)] = None
     parallel_tool_calls: bool | None = None
+    chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
@@ -93,6 +110,20 @@ class ChatRequest(SamplingFields):
     def has_tools(self) -> bool:
         """The model is shown tools and may call them."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def has_reasoning(self) -> bool:
+        """The answer shows the think block."""
+        return self.include_reasoning is not False
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Variables of the template; an explicit `enable_thinking` goes before an effort."""
+        kwargs: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            kwargs["enable_thinking"] = self.reasoning_effort != "none"
+        if self.thinking_budget == 0:
+            kwargs["enable_thinking"] = False
+        return kwargs | (self.chat_template_kwargs or {})
 
     @property
     def is_call_named(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -98,3 +98,19 @@ class CompletionRequest(SamplingFields):
             logprobs=self.logprobs,
             structured=self.structured_output(),
         )
+
+
+class BatchRequest(CompletionRequest):
+    """Body of `POST /v1/batch_generate`: prompts that run as one true batch.
+
+    The list may be called `prompts` too, as in the Python handle's `generate_batch`.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_prompts(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "prompts" not in raw:
+            return raw
+        if "prompt" in raw:
+            raise FieldError("prompt and prompts are both set; send one of them", "prompts")
+        return {"prompt" if key == "prompts" else key: value for key, value in raw.items()}

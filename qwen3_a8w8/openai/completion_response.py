@@ -1,4 +1,7 @@
-"""Shapes of text completions; chunks and whole responses have the same one."""
+"""Shapes of text completions; chunks and whole responses have the same one.
+
+`token_ids` and `prompt_token_ids` are vLLM's, everything else is OpenAI's.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ class CompletionChoice(ResponseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class CompletionResponse(ResponseModel):

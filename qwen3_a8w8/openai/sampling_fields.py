@@ -40,6 +40,7 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(StructuredFields):
@@ -49,6 +50,7 @@ class SamplingFields(StructuredFields):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    strict_max_tokens: bool | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -69,6 +71,8 @@ class SamplingFields(StructuredFields):
     cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    prompt_logprobs: int | None = None
 
     @model_validator(mode="after")
     def _check_common(self) -> SamplingFields:
@@ -76,6 +80,12 @@ class SamplingFields(StructuredFields):
             raise FieldError(
                 "stream_options is set, but stream is not true; set stream or leave it out",
                 "stream_options",
+            )
+        if self.prompt_logprobs is not None:
+            raise FieldError(
+                "prompt_logprobs is set, but log-probabilities of the prompt aren't computed; "
+                "leave it out",
+                "prompt_logprobs",
             )
         return self
 
@@ -85,14 +95,18 @@ class SamplingFields(StructuredFields):
         return bool(self.stream)
 
     @property
-    def has_stream_usage(self) -> bool:
-        """A stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
     def num_choices(self) -> int:
         """Answers per prompt."""
         return 1 if self.n is None else self.n
+
+    def answer_options(self) -> dict[str, bool]:
+        """What the answer is to tell beside its text: fields of `AnsweredRequest`."""
+        options = self.stream_options or StreamOptions()
+        return {
+            "has_usage": bool(options.include_usage),
+            "has_continuous_usage": bool(options.continuous_usage_stats),
+            "has_token_ids": bool(self.return_token_ids),
+        }
 
     def engine_options(self) -> dict[str, Any]:
         """What goes to the engine beside prompt and sampling: fields of `EngineRequest`."""
@@ -111,11 +125,7 @@ class SamplingFields(StructuredFields):
             "structured": structured,
             "max_tokens": max_tokens,
             "logprobs": logprobs,
-            "temperature": defaults.temperature,
-            "top_p": defaults.top_p,
-            "top_k": defaults.top_k,
-            "min_p": defaults.min_p,
-            "repetition_penalty": defaults.repetition_penalty,
+            **defaults.sampling_fields(),
         }
         for name in _COPIED_FIELDS:
             value = getattr(self, name)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qwen3_a8w8.engine.plan import SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.text.grammar_state import GrammarState
 from qwen3_a8w8.text.thinking_tokens import TokenMask, mask_of
+
+_FORCE = 1e30
+"""Added to a logit, it is the largest one in float32, and still finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,10 @@ class RunnerSequence:
             drafts: tokens taken for known, after the newest one.
         """
         position = len(self.token_ids) + len(drafts)
+        forced_id = self._forced_id(drafts)
+        if forced_id is not None:
+            greedy = replace(self.sampling, temperature=0.0)
+            return SamplingRow(greedy, position, {forced_id: _FORCE}, {})
         biases = dict(self.sampling.logit_bias)
         allowed = self._allowed_after(drafts)
         if position - self.num_prompt_tokens < self.sampling.min_tokens and (
@@ -99,6 +106,13 @@ class RunnerSequence:
             self.grammar.advance(token_id)
         if self._history is not None:
             self._history[token_id] = self._history.get(token_id, 0) + 1
+
+    def _forced_id(self, drafts: Sequence[int]) -> int | None:
+        limit = self.sampling.thinking_limit
+        num_output = len(self.token_ids) + len(drafts) - self.num_prompt_tokens
+        if limit is None or not 0 <= num_output - limit.num_tokens < len(limit.end_ids):
+            return None
+        return limit.forced_id([*self.token_ids[self.num_prompt_tokens :], *drafts])
 
     def _allowed_after(self, drafts: Sequence[int]) -> TokenMask | None:
         grammar = self.grammar

@@ -289,3 +289,31 @@ async def test_form_that_gets_too_complex_on_the_way_is_told_as_an_error(http):
     error = json.loads(frames[-2])["error"]
     assert error["param"] == "guided_regex"
     assert "too many expressions" in error["message"]
+
+
+async def test_responses_parse_gives_the_callers_own_type(client):
+    response = await client.responses.parse(
+        model="demo",
+        input="Tell me of a pet.",
+        text_format=Pet,
+        temperature=1.0,
+        extra_body={"seed": 5, **NO_THINKING},
+    )
+    assert response.status == "completed"
+    assert isinstance(response.output_parsed, Pet)
+
+
+async def test_responses_have_the_calls_that_are_required(client):
+    tools = [{"type": "function", **tool["function"]} for tool in TOOLS]
+    response = await client.responses.create(
+        model="demo",
+        input="How is the weather?",
+        tools=tools,
+        tool_choice="required",
+        extra_body={"seed": 5, **NO_THINKING},
+    )
+    calls = [item for item in response.output if item.type == "function_call"]
+    assert calls
+    for call in calls:
+        assert call.name in ("get_weather", "stop_all")
+        json.loads(call.arguments)

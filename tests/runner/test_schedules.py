@@ -9,7 +9,7 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.request import EngineRequest
-from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.engine.sampling_params import SamplingParams, ThinkingLimit
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from tests.checkpoints import make_random_qwen3
@@ -34,6 +34,11 @@ SAMPLINGS = [
     {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
     {"temperature": 1.0, "min_p": 0.1, "presence_penalty": 1.0, "logit_bias": {3: 5.0, 4: -9.0}},
     {"temperature": 0.01, "stop_token_ids": (11, 12, 13)},
+    {
+        "temperature": 1.0,
+        "repetition_penalty": 1.2,
+        "thinking_limit": ThinkingLimit(num_tokens=4, end_ids=(7, 8, 9), close_id=8),
+    },
     {"temperature": 1.0, "structured": {"json": SCHEMA}, "min_tokens": 12},
     {"temperature": 1.0, "structured": {"regex": "(ab|[0-9]{2}){4,9}"}, "top_k": 20},
     {"temperature": 1.0, "structured": {"json_object": True, "thinking": "optional"}},

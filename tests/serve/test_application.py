@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
@@ -159,6 +160,29 @@ def test_models_health_and_unknown_routes_answer_in_shape(http):
     missing = http.get("/v1/nothing")
     assert missing.status_code == 404
     assert missing.json()["error"]["code"] == "not_found"
+
+
+def test_metrics_have_all_replicas(http, application):
+    ids = {report.replica_id for report in application.reports()}
+    families = list(text_string_to_metric_families(http.get("/metrics").text))
+    for name in ("num_requests_running", "kv_blocks_in_use", "steps"):
+        (family,) = [f for f in families if f.name == f"qwen3_a8w8_{name}"]
+        assert {sample.labels["replica"] for sample in family.samples} == ids
+
+
+def test_ready_and_version_answer(http):
+    assert http.get("/ready").json() == {"status": "ready", "model": "tiny"}
+    assert http.get("/version").json()["device"] == {"device": "fake"}
+
+
+def test_response_is_continued_by_its_id(client, application):
+    request = {"model": "tiny", "max_output_tokens": 8, "extra_body": {"ignore_eos": True}}
+    first = client.responses.create(input="hi", **request)
+    second = client.responses.create(input="go on", previous_response_id=first.id, **request)
+    assert second.usage.input_tokens > first.usage.total_tokens
+    with client.responses.stream(input="hi", **request) as stream:
+        assert [event.type for event in stream][-1] == "response.incomplete"
+    application.wait_until_idle()
 
 
 def test_handle_generate_gives_ids_and_text(application):
