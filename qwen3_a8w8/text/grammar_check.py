@@ -85,9 +85,8 @@ def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
         matcher.compute_bitmask()
     if matcher.is_error():
         message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
-        if message in ("", matcher.stop_reason()):
-            message = f"no text fits it ({matcher.stop_reason()})"
-        raise UnusableFormError(message)
+        has_no_text = message.startswith("NoExtension")
+        raise UnusableFormError("no text fits it" if has_no_text else message)
     return matcher
 
 

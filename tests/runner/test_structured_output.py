@@ -54,7 +54,7 @@ def is_valid(form, text):
 
 @pytest.fixture(scope="module")
 def llm():
-    with LLM("demo", num_kv_blocks=129, max_model_len=1024) as llm:
+    with LLM("demo", num_kv_blocks=513, max_model_len=1024) as llm:
         yield llm
         assert llm._runner._sequences == {}
         assert llm.stats().num_blocks_in_use == 0
