@@ -226,6 +226,7 @@ def test_form_that_gets_too_complex_on_the_way_is_an_error(compiler, tokenizer):
     ("fields", "message"),
     [
         ({"regex": "(?:" + "a?" * 30_000 + ")"}, "takes more than"),
+        ({"grammar": f'start: "{"ab" * 120_000}"'}, "takes more than"),
         ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "chained too deep"),
     ],
 )
