@@ -18,6 +18,8 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
+from qwen3_a8w8.text.reasoning import initial_state
+from qwen3_a8w8.text.structured import Thinking, thinking_after
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
 """Text, token ids, or chat messages."""
@@ -99,6 +101,8 @@ class PythonCalls:
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             chat = await reader.chat(given, limit, template_kwargs=chat_template_kwargs)
             ids = chat.token_ids
+            if params.structured is not None and params.structured.thinking is Thinking.NONE:
+                params = params.with_thinking(thinking_after(initial_state(chat.text)))
         else:
             ids = await reader.encode(given, limit)
         return EngineRequest(ids, params.with_seed(seed_of(params)))

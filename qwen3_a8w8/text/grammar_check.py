@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,9 @@ START_TIMEOUT_S = 60.0
 
 NUM_STEPS = 24
 """Tokens for which a form is followed."""
+
+MAX_STEP_S = 0.05
+"""Most processor time that each of them may take on average: every step's rows wait for it."""
 
 MAX_MESSAGE = 500
 
@@ -85,9 +89,8 @@ def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
         matcher.compute_bitmask()
     if matcher.is_error():
         message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
-        if message in ("", matcher.stop_reason()):
-            message = f"no text fits it ({matcher.stop_reason()})"
-        raise UnusableFormError(message)
+        has_no_text = message.startswith("NoExtension")
+        raise UnusableFormError("no text fits it" if has_no_text else message)
     return matcher
 
 
@@ -191,13 +194,16 @@ def _try(vocabulary: LLTokenizer, fields: dict[str, Any]) -> dict[str, Any]:
         matcher = compile_source(vocabulary, source)
     except UnusableFormError as error:
         return {"source": None, "error": str(error)}
-    rng = random.Random(0)
+    rng, begin_s, num_steps = random.Random(0), time.process_time(), 0
     for _ in range(NUM_STEPS):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
         if matcher.is_error() or matcher.is_stopped() or not allowed.size:
             break
         matcher.consume_token(int(rng.choice(allowed)))
+        num_steps += 1
+    if time.process_time() - begin_s > MAX_STEP_S * max(1, num_steps):
+        return {"source": None, "error": f"it takes more than {MAX_STEP_S:g} s for each token"}
     if matcher.is_error():
         return {"source": None, "error": matcher.get_error().partition("\n")[0][:MAX_MESSAGE]}
     return {"source": source, "error": None}
