@@ -31,6 +31,7 @@ from qwen3_a8w8.openai.thinking import think_ids, thinking_limit
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.output import OutputDelta
 from qwen3_a8w8.text.reasoning import initial_state
+from qwen3_a8w8.text.structured import thinking_after
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,7 @@ class ModelService:
         prompt = await self.chat_prompt(request)
         await self._check_room(request, (prompt.token_ids,), sampling)
         state = initial_state(prompt.text)
+        sampling = sampling.with_thinking(thinking_after(state))
         if request.thinking_budget is not None:
             limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
             sampling = replace(sampling, thinking_limit=limit)
@@ -157,6 +159,7 @@ class ModelService:
             reasoning=state,
             has_reasoning=request.has_reasoning,
             has_tools=request.has_tools,
+            is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
         generation = await self.start(

@@ -124,6 +124,7 @@ class LLM:
         self._defaults = GenerationDefaults.from_directory(directory)
         runner = ModelRunner.load(str(directory), config)
         self.capabilities: RunnerCapabilities = runner.capabilities
+        self._runner = runner
         self._engine = Engine(runner, config)
 
     def __enter__(self) -> LLM:
@@ -280,6 +281,9 @@ class LLM:
                 f"{len(params)} sampling params for {len(many)} prompts; give one, or one each",
                 param="sampling_params",
             )
+        for sampling in {id(sampling): sampling for sampling in params}.values():
+            if sampling.structured is not None:
+                self._runner.prepare_grammar(sampling.structured)
         return [
             EngineRequest(tuple(self._encode(prompt)), sampling)
             for prompt, sampling in zip(many, params, strict=True)

@@ -12,6 +12,7 @@ from qwen3_a8w8.engine.plan import (
     TokenLogprobs,
 )
 from qwen3_a8w8.engine.request import EngineRequest, derive_seed
+from qwen3_a8w8.errors import InvalidRequestError
 
 EOS = 1
 COPYING_SEED = 3
@@ -152,6 +153,10 @@ class FakeRunner:
                     break
                 sampled.append(self._sample(row.seq_id, known))
         return StepResult(plan.step_id, tuple(sampled), 0.001)
+
+    def prepare_grammar(self, structured) -> None:
+        """Refuses: a fake model has no grammars."""
+        raise InvalidRequestError("a fake runner has no grammars", param=structured.param)
 
     def close(self) -> None:
         """Counts its calls."""

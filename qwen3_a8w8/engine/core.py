@@ -29,7 +29,7 @@ from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, InvalidRequestError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
 
 
@@ -308,6 +308,8 @@ class EngineCore:
                     f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
                     f"{len(seq.token_ids)}"
                 )
+            if token.error is not None:
+                return self._fail(seq, taken, token.error)
             taken.append(token)
             finish_reason = seq.append(token.token_id)
             if finish_reason is not None:
@@ -323,6 +325,22 @@ class EngineCore:
         if finish_reason is not None:
             self._finish(seq, finish_reason)
         return event
+
+    def _fail(self, seq: Sequence, taken: list[SampledToken], message: str) -> TokenEvent:
+        """Ends a sequence whose answer can't be gone on with in the form that was asked for."""
+        structured = seq.sampling.structured
+        param = None if structured is None else structured.param
+        error = InvalidRequestError(
+            f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
+            f"make {param} simpler",
+            param=param,
+        )
+        return replace(
+            self._finish(seq, "error"),
+            token_ids=tuple(token.token_id for token in taken),
+            logprobs=tuple(token.logprobs for token in taken),
+            error=error,
+        )
 
     def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
         seq.finish_reason = finish_reason

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.text.structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,22 @@ class TokenLogprobs:
 
 @dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A token sampled in a step; `position` is its own position in the sequence."""
+    """A token sampled in a step.
+
+    Attributes:
+        seq_id: the sequence.
+        position: the token's own position in it.
+        token_id: the token.
+        logprobs: if they were asked for.
+        error: why the form that was asked for allows no token any more; the token then means
+            nothing, and the sequence is to end.
+    """
 
     seq_id: int
     position: int
     token_id: int
     logprobs: TokenLogprobs | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +214,16 @@ class Runner(Protocol):
             UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
             InvalidRequestError: the plan names an unknown sequence, a position out of order,
                 a block out of range, or a sequence twice; nothing has been dispatched.
+        """
+        ...
+
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted; waits for it.
+
+        May be called while a step runs, from any thread.
+
+        Raises:
+            InvalidRequestError: the form can't be used; `param` names its field.
         """
         ...
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from qwen3_a8w8.engine.plan import TokenLogprobs
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
+from qwen3_a8w8.errors import InvalidRequestError, Qwen3A8W8Error
 
 FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
@@ -94,7 +94,8 @@ class TokenEvent:
         stop_token_id: the last of `token_ids` if it ended the sequence; it is no part of the
             text.
         num_cached_tokens: prompt tokens that came from the prefix cache.
-        error: why it failed, with finish_reason "error".
+        error: why it failed, with finish_reason "error": an EngineDeadError, or an
+            InvalidRequestError if it is the request's own form that can't be gone on with.
     """
 
     seq_id: int
@@ -103,7 +104,7 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
-    error: EngineDeadError | None = None
+    error: Qwen3A8W8Error | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from typing import Any
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.text.structured import StructuredOutput, Thinking
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
@@ -40,8 +41,8 @@ class ThinkingLimit:
         num_tokens: most output tokens before the end, the opening tag included (>= 0).
         end_ids: ids of the text that closes the block, `close_id` among them.
         close_id: id of the closing tag; where the output has it already, nothing is forced.
-        open_id: id of the opening tag; nothing is forced unless the output has it. None: the
-            prompt has opened the block.
+        open_id: id of the opening tag; nothing is forced unless the output begins with it. None:
+            the prompt has opened the block.
     """
 
     num_tokens: int
@@ -75,7 +76,8 @@ class ThinkingLimit:
         if not 0 <= place < len(self.end_ids):
             return None
         before = output_ids[: self.num_tokens]
-        if self.close_id in before or (self.open_id is not None and self.open_id not in before):
+        is_open = self.open_id is None or list(before[:1]) == [self.open_id]
+        if not is_open or self.close_id in before:
             return None
         return self.end_ids[place]
 
@@ -84,8 +86,8 @@ class ThinkingLimit:
 class SamplingParams:
     """Decoding settings of one request; names and meanings are vLLM's.
 
-    The order of application is: logit_bias, min_tokens, penalties, temperature, min_p,
-    top_k, top_p, then one draw keyed by (seed, position).
+    The order of application is: logit_bias, min_tokens, structured, penalties, temperature,
+    min_p, top_k, top_p, then one draw keyed by (seed, position).
 
     Attributes:
         max_tokens: most tokens to generate (>= 1); None: as many as the context has room for.
@@ -108,6 +110,8 @@ class SamplingParams:
         n: independent answers to one prompt (1 to 16).
         skip_special_tokens: leave special tokens out of the text.
         thinking_limit: closes the think block in time; None: the model does.
+        structured: the form that the answer must have, a `StructuredOutput` or a mapping of its
+            attributes. The answer ends where the form does, also before `min_tokens`.
     """
 
     max_tokens: int | None = 256
@@ -128,6 +132,7 @@ class SamplingParams:
     n: int = 1
     skip_special_tokens: bool = True
     thinking_limit: ThinkingLimit | None = None
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -189,10 +194,17 @@ class SamplingParams:
                     param="logit_bias",
                 )
         object.__setattr__(self, "logit_bias", bias)
+        self._check_structured()
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same settings with `seed` in place of the present one."""
         return replace(self, seed=seed)
+
+    def with_thinking(self, thinking: Thinking) -> SamplingParams:
+        """The same settings; the form of the answer, if it has one, begins to hold there."""
+        if self.structured is None:
+            return self
+        return replace(self, structured=replace(self.structured, thinking=thinking))
 
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks the token ids that only a model can judge.
@@ -213,6 +225,25 @@ class SamplingParams:
                         f"{vocab_size - 1}",
                         param=param,
                     )
+
+    def _check_structured(self) -> None:
+        structured: Any = self.structured
+        if structured is None:
+            return
+        if isinstance(structured, Mapping):
+            object.__setattr__(self, "structured", StructuredOutput.from_fields(structured))
+        elif not isinstance(structured, StructuredOutput):
+            raise InvalidRequestError(
+                f"structured is {structured!r:.60}, expected a StructuredOutput or a mapping of "
+                "its attributes",
+                param="structured",
+            )
+        if self.ignore_eos:
+            raise InvalidRequestError(
+                "ignore_eos is set, but a structured answer ends where its form does; leave one "
+                "of them out",
+                param="ignore_eos",
+            )
 
     def _check_int(
         self, name: str, low: int, high: int | None, *, is_optional: bool = False

@@ -177,8 +177,10 @@ class Sequence:
 
     def append(self, token_id: int) -> FinishReason | None:
         """Takes in a sampled token and says whether it ends the sequence."""
-        # min_tokens counts tokens before the stop token, which is when the runner bars it.
-        may_stop = self.num_output_tokens >= self.sampling.min_tokens
+        # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
+        # comes all the same, the form of the answer allows nothing else.
+        is_structured = self.sampling.structured is not None
+        may_stop = is_structured or self.num_output_tokens >= self.sampling.min_tokens
         self.token_ids.append(token_id)
         if may_stop and token_id in self.stop_token_ids:
             return "stop"

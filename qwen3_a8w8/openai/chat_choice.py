@@ -20,6 +20,8 @@ class ChatParsing:
             None to leave think blocks in the content.
         has_reasoning: show the think block; otherwise it is left out of the answer.
         has_tools: look for tool calls.
+        is_call_named: the request named the function to call; the answer then ends with "stop",
+            as OpenAI's do.
         make_call_id: gives a call its id.
         think_ids: ids of the tags that open and close the think block, or None.
     """
@@ -27,6 +29,7 @@ class ChatParsing:
     reasoning: ReasoningState | None = ReasoningState.UNDECIDED
     has_reasoning: bool = True
     has_tools: bool = False
+    is_call_named: bool = False
     make_call_id: Callable[[], str] = new_call_id
     think_ids: tuple[int, int] | None = None
 
@@ -59,6 +62,7 @@ class ChatChoice:
         self._tools = ToolCallParser(parsing.make_call_id) if parsing.has_tools else None
         self._think_ids = parsing.think_ids
         self._is_thinking = state is ReasoningState.REASONING
+        self._is_call_named = parsing.is_call_named
         self.num_tokens = 0
         self.num_reasoning_tokens = 0
         self.finish_reason: ChatFinishReason | None = None
@@ -84,7 +88,8 @@ class ChatChoice:
                 found = self._tools.finish()
                 content, calls = content + found.content, calls + found.calls
         self.finish_reason = delta.finish_reason
-        if self.finish_reason == "stop" and self._tools is not None and self._tools.num_calls:
+        has_calls = self._tools is not None and self._tools.num_calls > 0
+        if self.finish_reason == "stop" and has_calls and not self._is_call_named:
             self.finish_reason = "tool_calls"
         return ChatPiece(
             reasoning, content, calls, delta.logprobs, delta.token_ids, self.finish_reason

@@ -19,7 +19,16 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.openai.messages import Message
 from qwen3_a8w8.openai.request import FieldError
 from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.openai.tool_choice import (
+    NamedToolChoice,
+    ToolChoice,
+    check_chosen,
+    check_tool_choice,
+    structured_by_tools,
+)
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.structured import StructuredOutput
+from qwen3_a8w8.text.tool_grammar import CallableTool
 
 
 class FunctionDefinition(BaseModel):
@@ -30,6 +39,7 @@ class FunctionDefinition(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Tool(BaseModel):
@@ -53,12 +63,6 @@ class Tool(BaseModel):
         return self._raw
 
 
-def _check_tool_choice(value: object) -> object:
-    if value not in (None, "none", "auto"):
-        raise ValueError("only 'none' and 'auto' are supported")
-    return value
-
-
 def _refuse_template(value: object) -> object:
     if value is not None:
         raise ValueError(
@@ -80,9 +84,8 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_check_tool_choice)] = (
-        None
-    )
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(check_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
     chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: ReasoningEffort | None = None
@@ -96,6 +99,11 @@ class ChatRequest(SamplingFields):
                 f"top_logprobs is {self.top_logprobs}, but logprobs is not true; set logprobs",
                 "top_logprobs",
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatRequest:
+        check_chosen(self.tool_choice, [tool.function.name for tool in self.tools or ()])
         return self
 
     @property
@@ -116,6 +124,11 @@ class ChatRequest(SamplingFields):
         if self.thinking_budget == 0:
             kwargs["enable_thinking"] = False
         return kwargs | (self.chat_template_kwargs or {})
+
+    @property
+    def is_call_named(self) -> bool:
+        """The request names the one function that is to be called."""
+        return isinstance(self.tool_choice, NamedToolChoice)
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a chat template reads them."""
@@ -138,4 +151,18 @@ class ChatRequest(SamplingFields):
             defaults,
             max_tokens=self.max_tokens if limit is None else limit,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            structured=self._structured(),
+        )
+
+    def _structured(self) -> StructuredOutput | None:
+        tools = [
+            CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
+            for tool in (self.tools or ())
+            if self.has_tools
+        ]
+        return structured_by_tools(
+            self.tool_choice,
+            tools,
+            self.structured_output(),
+            has_parallel_calls=self.parallel_tool_calls is not False,
         )

@@ -92,7 +92,12 @@ class CompletionRequest(SamplingFields):
             InvalidRequestError: a value is outside its range.
         """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._sampling_params(defaults, max_tokens=max_tokens, logprobs=self.logprobs)
+        return self._sampling_params(
+            defaults,
+            max_tokens=max_tokens,
+            logprobs=self.logprobs,
+            structured=self.structured_output(),
+        )
 
 
 class BatchRequest(CompletionRequest):

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.openai.request import FieldError, RequestModel
+from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.structured_fields import StructuredFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.structured import StructuredOutput
 
 
 def _as_list(value: object) -> object:
@@ -41,15 +43,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = None
 
 
-class ResponseFormat(BaseModel):
-    """Form of the answer; only free text for now."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    type: str
-
-
-class SamplingFields(RequestModel):
+class SamplingFields(StructuredFields):
     """Common fields; names and meanings are OpenAI's, the rest are vLLM's."""
 
     model: str | None = None
@@ -72,7 +66,6 @@ class SamplingFields(RequestModel):
     logit_bias: Annotated[dict[int, float] | None, BeforeValidator(_by_token_id)] = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    response_format: ResponseFormat | None = None
     priority: int | None = None
     timeout_s: float | None = None
     cache_salt: str | None = None
@@ -87,11 +80,6 @@ class SamplingFields(RequestModel):
             raise FieldError(
                 "stream_options is set, but stream is not true; set stream or leave it out",
                 "stream_options",
-            )
-        if self.response_format is not None and self.response_format.type != "text":
-            raise FieldError(
-                f"response_format has type {self.response_format.type!r}; only 'text' is supported",
-                "response_format",
             )
         if self.prompt_logprobs is not None:
             raise FieldError(
@@ -126,9 +114,15 @@ class SamplingFields(RequestModel):
         return {name: value for name, value in options.items() if value is not None}
 
     def _sampling_params(
-        self, defaults: GenerationDefaults, *, max_tokens: int | None, logprobs: int | None
+        self,
+        defaults: GenerationDefaults,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        structured: StructuredOutput | None,
     ) -> SamplingParams:
         fields: dict[str, Any] = {
+            "structured": structured,
             "max_tokens": max_tokens,
             "logprobs": logprobs,
             **defaults.sampling_fields(),

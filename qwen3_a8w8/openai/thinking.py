@@ -42,9 +42,11 @@ def thinking_limit(
             f"{THINK_CLOSE}; leave it out",
             param="thinking_budget",
         )
+    is_to_be_opened = state is ReasoningState.UNDECIDED
     return ThinkingLimit(
-        num_tokens=num_tokens,
+        # A block that the model opens has the opening tag in any case.
+        num_tokens=max(num_tokens, 1) if is_to_be_opened else num_tokens,
         end_ids=tuple(tokenizer.encode(THINK_END)),
         close_id=ids[1],
-        open_id=ids[0] if state is ReasoningState.UNDECIDED else None,
+        open_id=ids[0] if is_to_be_opened else None,
     )

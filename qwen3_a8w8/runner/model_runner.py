@@ -49,6 +49,8 @@ from qwen3_a8w8.runner.sizing import (
 from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up
 from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
+from qwen3_a8w8.text.structured import StructuredOutput
 
 MAX_PREFILL_SEQS = 16
 """Most chunks in one prefill dispatch; each may need a row of the sampler."""
@@ -89,6 +91,11 @@ class ModelRunner:
         self._compiler = Compiler(backend)
         self._packed_cache = packed_cache
         self._sequences: dict[int, RunnerSequence] = {}
+        self._grammars = GrammarCompiler(
+            checkpoint.directory,
+            vocab_size=self.model.vocab_size,
+            eos_token_ids=self.model.eos_token_ids,
+        )
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
         try:
             self._compile_and_load(checkpoint, backend)
@@ -136,7 +143,9 @@ class ModelRunner:
         for seq_id in plan.release:
             self._sequences.pop(seq_id, None)
         for start in plan.start:
-            self._sequences[start.seq_id] = RunnerSequence(start)
+            structured = start.sampling.structured
+            grammar = None if structured is None else self._grammars.start(structured)
+            self._sequences[start.seq_id] = RunnerSequence(start, grammar)
         begin_s = time.perf_counter()
         sampled = self._prefill(plan)
         prefill_time_s = time.perf_counter() - begin_s if plan.prefill else 0.0
@@ -144,8 +153,17 @@ class ModelRunner:
         device_time_s, idle_s = self._clock.end_step()
         return StepResult(plan.step_id, tuple(sampled), device_time_s, prefill_time_s, idle_s)
 
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted; waits for it.
+
+        Raises:
+            InvalidRequestError: the form can't be used; `param` names its field.
+        """
+        self._grammars.prepare(structured)
+
     def close(self) -> None:
         """Frees device memory, threads and sequences. Idempotent."""
+        self._grammars.close()
         self._sequences.clear()
         self._inputs.clear()
         self.cache.clear()
@@ -343,15 +361,16 @@ class ModelRunner:
                 "finite; the checkpoint or a kernel is broken"
             )
         sequence.append(token_id)
+        error = None if sequence.grammar is None else sequence.grammar.error
         num_top = sequence.sampling.logprobs
         if num_top is None:
-            return SampledToken(sequence.seq_id, position, token_id)
+            return SampledToken(sequence.seq_id, position, token_id, error=error)
         ids = host["top_ids"][index, :num_top].tolist()
         values = host["top_logprobs"][index, :num_top].tolist()
         logprobs = TokenLogprobs(
             float(host["logprobs"][index]), tuple(zip(ids, values, strict=True))
         )
-        return SampledToken(sequence.seq_id, position, token_id, logprobs)
+        return SampledToken(sequence.seq_id, position, token_id, logprobs, error)
 
     def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
         memory = self._inputs.get((name, key))

@@ -158,6 +158,8 @@ def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
     bias_values: list[float] = []
     history_ids: list[int] = []
     history_counts: list[int] = []
+    allowed_start = np.full(batch_size, -1, np.int32)
+    allowed_words: list[NDArray[np.int32]] = []
     for index, row in enumerate(rows):
         sampling = row.sampling
         for name in (
@@ -180,12 +182,17 @@ def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
         history_range[index] = len(history_ids), len(history_ids) + len(history)
         history_ids.extend(history)
         history_counts.extend(history.values())
+        if row.allowed is not None:
+            allowed_start[index] = sum(words.size for words in allowed_words)
+            allowed_words.append(row.allowed)
     arrays["bias_range"] = bias_range
     arrays["bias_ids"] = np.asarray(bias_ids, np.int32)
     arrays["bias_values"] = np.asarray(bias_values, np.float32)
     arrays["history_range"] = history_range
     arrays["history_ids"] = np.asarray(history_ids, np.int32)
     arrays["history_counts"] = np.asarray(history_counts, np.int32)
+    arrays["allowed_start"] = allowed_start
+    arrays["allowed_words"] = np.concatenate([np.empty(0, np.int32), *allowed_words])
     arrays["num_active"] = np.asarray([len(rows)], np.int32)
     return arrays
 

@@ -142,6 +142,11 @@ class Tokenizer:
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
 
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`, all added tokens included."""
+        text: str = self._backend.to_str()
+        return text
+
     def token_id(self, token: str) -> int | None:
         """Id of a token by its vocabulary entry, or None."""
         token_id: int | None = self._backend.token_to_id(token)

@@ -14,11 +14,18 @@ from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from tests.checkpoints import make_random_qwen3
 from tests.runners import make_runner
+from tests.text_fixtures import write_tokenizer_files
 
 LOOKUP = (PROMPT_LOOKUP,)
 CHEAP_B16 = {1: 0.001, 16: 0.001}
 PREFIX = [(17 * i) % 500 for i in range(40)]
 PHRASE = [5, 6, 7, 8, 9, 10]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"fox": {"type": "array", "items": {"type": "boolean"}, "minItems": 2}},
+    "required": ["fox"],
+}
 
 SAMPLINGS = [
     {"temperature": 0},
@@ -32,6 +39,9 @@ SAMPLINGS = [
         "repetition_penalty": 1.2,
         "thinking_limit": ThinkingLimit(num_tokens=4, end_ids=(7, 8, 9), close_id=8),
     },
+    {"temperature": 1.0, "structured": {"json": SCHEMA}, "min_tokens": 12},
+    {"temperature": 1.0, "structured": {"regex": "(ab|[0-9]{2}){4,9}"}, "top_k": 20},
+    {"temperature": 1.0, "structured": {"json_object": True, "thinking": "optional"}},
 ]
 
 
@@ -56,6 +66,7 @@ def make_requests():
 def runner(tmp_path_factory):
     path = tmp_path_factory.mktemp("three-layers")
     make_random_qwen3(path, layers=3, seed=5)
+    write_tokenizer_files(path)
     runner = make_runner(path, CpuBackend(), prefill_layers_per_dispatch=2, enable=LOOKUP)
     yield runner
     runner.close()

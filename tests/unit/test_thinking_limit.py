@@ -23,6 +23,7 @@ LIMIT = ThinkingLimit(num_tokens=3, end_ids=(50, 51, 52), close_id=51, open_id=9
         ([9, 1, 2, 50, 51, 52], None),
         ([9, 51, 2], None),
         ([1, 2, 3], None),
+        ([1, 9, 3], None),
         # What was forced is the same when the sequence is resumed in its middle.
         ([9, 1, 2, 50, 51, 52, 7], None),
     ],
@@ -77,6 +78,7 @@ def test_limit_of_a_request_depends_on_where_the_prompt_leaves_the_answer(tokeni
     limit = thinking_limit(tokenizer, 5, ReasoningState.UNDECIDED)
     assert limit.open_id == open_id
     assert limit.close_id == close_id
+    assert thinking_limit(tokenizer, 0, ReasoningState.UNDECIDED).num_tokens == 1
     assert tokenizer.decode(limit.end_ids) == "\n</think>\n\n"
     assert thinking_limit(tokenizer, 5, ReasoningState.REASONING).open_id is None
     assert thinking_limit(tokenizer, 5, ReasoningState.CONTENT) is None
