@@ -295,6 +295,9 @@ def main() -> None:
             "packages": {name: version(name) for name in PACKAGES},
             "cpu": cpu_model(),
             "num_cores": len(os.sched_getaffinity(0)),
+            "serve_environment": {
+                name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")
+            },
         }
         content = {"provenance": provenance, "machine": {}, "results": results}
         args.json.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -16,7 +16,7 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.http_errors import status_and_code
-from deployments.service import StartedAnswer
+from deployments.started import StartedAnswer
 from qwen3_a8w8.openai.request import RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
 from qwen3_a8w8.openai.sse import DONE_FRAME, KEEP_ALIVE_FRAME, MEDIA_TYPE, data_frame, error_frame

@@ -25,7 +25,8 @@ from deployments.http_errors import error_response
 from deployments.openapi import describe_bodies
 from deployments.response_store import ResponseStore
 from deployments.responses_routes import add_responses_routes
-from deployments.service import ModelService, StartedAnswer
+from deployments.service import ModelService
+from deployments.started import StartedAnswer
 from deployments.status_routes import add_status_routes
 from deployments.token_routes import add_token_routes
 from qwen3_a8w8 import __version__

@@ -43,7 +43,13 @@ def split_request(
     return [
         EngineRequest(
             prompt_token_ids=tuple(prompt_token_ids),
-            sampling=replace(sampling, n=1, seed=derive_seed(seed, index)),
+            sampling=replace(
+                sampling,
+                n=1,
+                seed=derive_seed(seed, index),
+                # They share the prompt: its log-probabilities are told with the first.
+                prompt_logprobs=None if index else sampling.prompt_logprobs,
+            ),
             **(options or {}),
         )
         for index in range(sampling.n)
@@ -78,6 +84,7 @@ def feed_event(
         event.token_ids,
         event.logprobs if sampling.logprobs is not None else None,
         "stop" if event.finish_reason == "stop" else "length" if event.finish_reason else None,
+        event.prompt_tokens,
     )
 
 

@@ -38,6 +38,7 @@ class GenerationOutput:
         text: the answer as it stands, think block included.
         finish_reason: "stop" or "length".
         logprobs: one entry per token, or None where not asked for.
+        prompt_logprobs: one entry per token of the prompt but the first, or None likewise.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -45,6 +46,7 @@ class GenerationOutput:
     text: str
     finish_reason: str
     logprobs: tuple[LogprobEntry, ...] | None
+    prompt_logprobs: tuple[LogprobEntry, ...] | None = None
 
 
 class PythonCalls:
@@ -130,10 +132,12 @@ def _sampling_params(sampling: Sampling, defaults: GenerationDefaults) -> Sampli
 
 def _output(request: EngineRequest, deltas: Sequence[OutputDelta]) -> GenerationOutput:
     logprobs = tuple(entry for delta in deltas for entry in delta.logprobs)
+    of_prompt = tuple(entry for delta in deltas for entry in delta.prompt_logprobs)
     return GenerationOutput(
         prompt_token_ids=request.prompt_token_ids,
         token_ids=tuple(token_id for delta in deltas for token_id in delta.token_ids),
         text="".join(delta.text for delta in deltas),
         finish_reason=deltas[-1].finish_reason or "stop",
         logprobs=logprobs if request.sampling.logprobs is not None else None,
+        prompt_logprobs=of_prompt if request.sampling.prompt_logprobs is not None else None,
     )

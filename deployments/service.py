@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from deployments.engine_client import EngineClient
 from deployments.errors import ModelNotFoundError
 from deployments.generation import Generation, feed_event, make_processor, split_request
 from deployments.prompts import ChatPrompt, PromptReader
+from deployments.started import StartedAnswer
 from qwen3_a8w8.engine.admission import context_limit
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
@@ -32,26 +33,6 @@ from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.output import OutputDelta
 from qwen3_a8w8.text.reasoning import initial_state
 from qwen3_a8w8.text.structured import thinking_after
-
-
-@dataclass(frozen=True, slots=True)
-class StartedAnswer:
-    """A generation that the engines have accepted, and how it is to be written.
-
-    Attributes:
-        generation: its news; whoever reads them closes it.
-        answer: writes them.
-        num_per_prompt: sequences that share a prompt.
-    """
-
-    generation: Generation
-    answer: Answer
-    num_per_prompt: int
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Cached prompt tokens, each prompt counted once."""
-        return sum(self.generation.num_cached_tokens[:: self.num_per_prompt])
 
 
 class ModelService:
@@ -264,6 +245,7 @@ class ModelService:
                 logprobs=output.logprobs,
                 finish_reason=output.finish_reason,
                 stop_token_id=output.stop_token_id,
+                prompt_tokens=output.prompt_tokens,
             )
             deltas.append(feed_event(processor, event, request.sampling))
         return deltas
@@ -302,13 +284,17 @@ class ModelService:
                 for prompt in request.prompt
             ]
             echo = tuple(text for text in texts for _ in range(sampling.n))
+        echo_tokens: tuple[str, ...] = ()
+        if request.echoes_logprobs:
+            first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
+            echo_tokens = tuple(text for text in first for _ in range(sampling.n))
         asked = AnsweredRequest(
             ResponseIdentity.for_completion(self.name),
             prompts,
             sampling.n,
             **request.answer_options(),
         )
-        return prompts, CompletionAnswer(asked, echo)
+        return prompts, CompletionAnswer(asked, echo, echo_tokens)
 
 
 def seed_of(sampling: SamplingParams) -> int:

@@ -249,6 +249,9 @@ class EngineCore:
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
+        for token in result.prompt_tokens:
+            if token.seq_id in self._live:
+                self._live[token.seq_id].prompt_tokens[token.position] = token
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
         events = {
@@ -300,6 +303,7 @@ class EngineCore:
         )
 
     def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
+        is_first = seq.num_output_tokens == 0
         taken: list[SampledToken] = []
         finish_reason: FinishReason | None = None
         for token in tokens:
@@ -321,6 +325,9 @@ class EngineCore:
             finish_reason=finish_reason,
             stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
             num_cached_tokens=seq.num_cached_tokens,
+            prompt_tokens=tuple(seq.prompt_tokens[p] for p in sorted(seq.prompt_tokens))
+            if is_first
+            else (),
         )
         if finish_reason is not None:
             self._finish(seq, finish_reason)

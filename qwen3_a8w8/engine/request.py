@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from qwen3_a8w8.engine.plan import TokenLogprobs
+from qwen3_a8w8.engine.plan import PromptToken, TokenLogprobs
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, Qwen3A8W8Error
 
@@ -96,6 +96,7 @@ class TokenEvent:
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why it failed, with finish_reason "error": an EngineDeadError, or an
             InvalidRequestError if it is the request's own form that can't be gone on with.
+        prompt_tokens: with the first token, if they were asked for: the prompt's but the first.
     """
 
     seq_id: int
@@ -105,6 +106,7 @@ class TokenEvent:
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     error: Qwen3A8W8Error | None = None
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,7 @@ class SequenceOutput:
         finish_reason: why it ended.
         stop_token_id: the last token if it ended the sequence.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        prompt_tokens: the prompt's tokens but the first with log-probabilities, if asked for.
     """
 
     request_index: int
@@ -130,6 +133,7 @@ class SequenceOutput:
     finish_reason: FinishReason
     stop_token_id: int | None
     num_cached_tokens: int
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 def derive_seed(seed: int, index: int) -> int:

@@ -107,6 +107,8 @@ class SamplingParams:
         ignore_eos: go on past the model's end-of-sequence tokens.
         logprobs: report the log-probability of each token and of this many alternatives
             (0 to 20) under the model's own distribution; None: don't.
+        prompt_logprobs: the same for every token of the prompt but the first, told with the first
+            token of the output. The prompt is then computed anew, in small chunks.
         n: independent answers to one prompt (1 to 16).
         skip_special_tokens: leave special tokens out of the text.
         thinking_limit: closes the think block in time; None: the model does.
@@ -129,6 +131,7 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
     skip_special_tokens: bool = True
     thinking_limit: ThinkingLimit | None = None
@@ -157,6 +160,7 @@ class SamplingParams:
         self._check_float("frequency_penalty", -2.0, 2.0)
         self._check_float("repetition_penalty", MIN_REPETITION_PENALTY, 10.0)
         self._check_int("logprobs", 0, MAX_LOGPROBS, is_optional=True)
+        self._check_int("prompt_logprobs", 0, MAX_LOGPROBS, is_optional=True)
         self._check_int("n", 1, 16)
         # Accept what callers naturally write, a single string or any sequence.
         raw_stop: Any = self.stop

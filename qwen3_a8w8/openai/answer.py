@@ -25,6 +25,7 @@ class AnsweredRequest:
         has_usage: a stream ends with a usage chunk.
         has_continuous_usage: every chunk of a stream carries the usage so far.
         has_token_ids: the answer carries the ids of prompt and output.
+        has_prompt_logprobs: a whole answer carries the log-probabilities of its prompt.
     """
 
     identity: ResponseIdentity
@@ -33,6 +34,7 @@ class AnsweredRequest:
     has_usage: bool = False
     has_continuous_usage: bool = False
     has_token_ids: bool = False
+    has_prompt_logprobs: bool = False
 
     @property
     def num_choices(self) -> int:

@@ -15,8 +15,9 @@ from qwen3_a8w8.openai.chat_response import (
     make_message_call,
 )
 from qwen3_a8w8.openai.chat_stream import check_all_finished
+from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
 from qwen3_a8w8.openai.response import make_usage
-from qwen3_a8w8.text.output import OutputDelta
+from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 
 
 class ChatCollector:
@@ -29,6 +30,7 @@ class ChatCollector:
     ) -> None:
         """Makes the collector; arguments as for `ChatStream`."""
         self._request = request
+        self._prompt_logprobs: tuple[LogprobEntry, ...] = ()
         num_choices = request.num_choices
         self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
         self._pieces: list[list[ChatPiece]] = [[] for _ in range(num_choices)]
@@ -40,6 +42,7 @@ class ChatCollector:
 
     def feed(self, index: int, delta: OutputDelta) -> None:
         """Takes new output of choice `index`."""
+        self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
         self._pieces[index].append(self._choices[index].feed(delta))
 
     def response(self, cached_tokens: int | None = None) -> ChatResponse:
@@ -55,6 +58,8 @@ class ChatCollector:
         extra: dict[str, Any] = {}
         if has_token_ids:
             extra["prompt_token_ids"] = self._request.prompt_of(0)
+        if self._request.has_prompt_logprobs:
+            extra["prompt_logprobs"] = make_prompt_logprobs(self._prompt_logprobs)
         return ChatResponse(
             id=identity.id,
             object="chat.completion",

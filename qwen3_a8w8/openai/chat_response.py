@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
 from qwen3_a8w8.text.output import LogprobEntry, TokenLogprob
 from qwen3_a8w8.text.tool_calls import ToolCall
@@ -127,6 +128,7 @@ class ChatResponse(ResponseModel):
     choices: list[ChatResponseChoice]
     usage: Usage
     prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | None:

@@ -15,10 +15,12 @@ class CompletionAnswer:
     Attributes:
         request: what is answered.
         echo_texts: for `echo`, what to put before each choice's text; one per choice.
+        echo_tokens: for `echo` with log-probabilities, the first token of each choice's prompt.
     """
 
     request: AnsweredRequest
     echo_texts: tuple[str, ...] = ()
+    echo_tokens: tuple[str, ...] = ()
 
     def stream(self) -> CompletionStream:
         """As chunks."""
@@ -26,4 +28,4 @@ class CompletionAnswer:
 
     def collector(self) -> CompletionCollector:
         """As one response."""
-        return CompletionCollector(self.request, self.echo_texts)
+        return CompletionCollector(self.request, self.echo_texts, self.echo_tokens)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -69,10 +70,10 @@ class CompletionRequest(SamplingFields):
                 "allowed; send several requests",
                 "prompt",
             )
-        if self.echo and self.logprobs is not None:
+        if self.echoes_logprobs and self.stream:
             raise FieldError(
-                "echo with logprobs needs log-probabilities of the prompt, which aren't "
-                "computed; leave one of them out",
+                "echo with logprobs is set, but a stream doesn't tell log-probabilities of the "
+                "prompt; leave out stream, echo or logprobs",
                 "echo",
             )
         if self.best_of is not None and self.best_of != self.num_choices:
@@ -85,6 +86,11 @@ class CompletionRequest(SamplingFields):
             raise FieldError("suffix is set; insertion isn't supported, leave it out", "suffix")
         return self
 
+    @property
+    def echoes_logprobs(self) -> bool:
+        """The prompt comes back with its log-probabilities."""
+        return bool(self.echo) and self.logprobs is not None
+
     def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
         """Decoding settings; a field that was sent goes before the checkpoint's default.
 
@@ -92,12 +98,15 @@ class CompletionRequest(SamplingFields):
             InvalidRequestError: a value is outside its range.
         """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._sampling_params(
+        sampling = self._sampling_params(
             defaults,
             max_tokens=max_tokens,
             logprobs=self.logprobs,
             structured=self.structured_output(),
         )
+        if self.echoes_logprobs and sampling.prompt_logprobs is None:
+            sampling = replace(sampling, prompt_logprobs=self.logprobs)
+        return sampling
 
 
 class BatchRequest(CompletionRequest):

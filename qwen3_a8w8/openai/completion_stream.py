@@ -12,7 +12,9 @@ from qwen3_a8w8.openai.completion_response import (
     CompletionChoice,
     CompletionResponse,
     make_completion_logprobs,
+    put_prompt_before,
 )
+from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
 from qwen3_a8w8.openai.response import Usage, make_usage
 from qwen3_a8w8.text.output import FinishReason, LogprobEntry, OutputDelta
 
@@ -35,6 +37,7 @@ class CompletionStream:
             request: what is answered.
             echo_texts: for `echo`, what to put before each choice's text; one per choice.
         """
+        self._prompt_logprobs: dict[int, tuple[LogprobEntry, ...]] = {}
         self._request = request
         num_choices = request.num_choices
         self._echo = list(echo_texts) or [""] * num_choices
@@ -59,6 +62,8 @@ class CompletionStream:
         if self._finish[index] is not None:
             return []
         self._num_tokens[index] += len(delta.token_ids)
+        if delta.prompt_logprobs:
+            self._prompt_logprobs[index // self._request.num_per_prompt] = delta.prompt_logprobs
         self._logprobs[index] += delta.logprobs
         self._token_ids[index] += delta.token_ids
         text = self._unsent[index] + delta.text
@@ -73,6 +78,7 @@ class CompletionStream:
             finish_reason=delta.finish_reason,
             **self._ids_fields(index),
         )
+        self._is_begun[index] = True
         return [self._envelope([choice], self._request.usage_field(sum(self._num_tokens)))]
 
     def fail(self, error: Exception, code: str | None) -> list[CompletionResponse]:
@@ -97,15 +103,18 @@ class CompletionStream:
         usage = make_usage(self._request.num_prompt_tokens, sum(self._num_tokens), cached_tokens)
         return [self._envelope([], {"usage": usage})]
 
-    def _ids_fields(self, index: int) -> dict[str, list[int]]:
+    def _ids_fields(self, index: int) -> dict[str, Any]:
         token_ids, self._token_ids[index] = self._token_ids[index], ()
         if not self._request.has_token_ids:
             return {}
-        fields = {"token_ids": list(token_ids)}
+        fields: dict[str, Any] = {"token_ids": list(token_ids)}
         if not self._is_begun[index]:
-            self._is_begun[index] = True
             fields["prompt_token_ids"] = self._request.prompt_of(index)
         return fields
+
+    def prompt_logprobs(self, index: int) -> tuple[LogprobEntry, ...]:
+        """Of the prompt that choice `index` answers, its first token left out."""
+        return self._prompt_logprobs.get(index // self._request.num_per_prompt, ())
 
     def _envelope(
         self, choices: list[CompletionChoice], extra: Mapping[str, Usage | None]
@@ -129,12 +138,20 @@ class CompletionCollector:
         self,
         request: AnsweredRequest,
         echo_texts: Sequence[str] = (),
+        echo_tokens: Sequence[str] = (),
     ) -> None:
-        """Makes the collector; arguments as for `CompletionStream`."""
+        """Makes the collector.
+
+        Args:
+            request: what is answered.
+            echo_texts: as for `CompletionStream`.
+            echo_tokens: for `echo` with log-probabilities, the first token of each choice's prompt.
+        """
         self._stream = CompletionStream(
             replace(request, has_usage=True, has_continuous_usage=False), echo_texts
         )
-        self._has_token_ids = request.has_token_ids
+        self._echo_tokens = list(echo_tokens)
+        self._request = request
         self._num_choices = request.num_choices
         self._deltas: list[CompletionChoice] = []
 
@@ -168,8 +185,13 @@ class CompletionCollector:
                 whole.token_logprobs += part.token_logprobs
                 whole.top_logprobs += part.top_logprobs
                 whole.text_offset += part.text_offset
+        prompt_logprobs = self._stream.prompt_logprobs(index)
+        if whole is not None and self._echo_tokens:
+            put_prompt_before(whole, self._echo_tokens[index], prompt_logprobs)
         ids: dict[str, Any] = {}
-        if self._has_token_ids:
+        if self._request.has_prompt_logprobs:
+            ids["prompt_logprobs"] = make_prompt_logprobs(prompt_logprobs)
+        if self._request.has_token_ids:
             ids["token_ids"] = [i for delta in deltas for i in delta.token_ids or ()]
             ids["prompt_token_ids"] = deltas[0].prompt_token_ids
         return CompletionChoice(

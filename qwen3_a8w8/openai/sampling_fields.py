@@ -81,10 +81,10 @@ class SamplingFields(StructuredFields):
                 "stream_options is set, but stream is not true; set stream or leave it out",
                 "stream_options",
             )
-        if self.prompt_logprobs is not None:
+        if self.prompt_logprobs is not None and self.stream:
             raise FieldError(
-                "prompt_logprobs is set, but log-probabilities of the prompt aren't computed; "
-                "leave it out",
+                "prompt_logprobs is set, but a stream doesn't tell them; leave out stream or "
+                "prompt_logprobs",
                 "prompt_logprobs",
             )
         return self
@@ -106,6 +106,7 @@ class SamplingFields(StructuredFields):
             "has_usage": bool(options.include_usage),
             "has_continuous_usage": bool(options.continuous_usage_stats),
             "has_token_ids": bool(self.return_token_ids),
+            "has_prompt_logprobs": self.prompt_logprobs is not None,
         }
 
     def engine_options(self) -> dict[str, Any]:
@@ -152,4 +153,5 @@ _COPIED_FIELDS = (
     "logit_bias",
     "ignore_eos",
     "skip_special_tokens",
+    "prompt_logprobs",
 )

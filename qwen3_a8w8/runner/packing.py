@@ -55,9 +55,11 @@ def pack_prefill(
 
     Returns:
         token_ids, positions, context_lens, seq_index, slot_mapping [num_tokens] int32,
-        block_tables [num_chunks, max_blocks] int32, logits_indices [num sampled chunks] int32.
+        block_tables [num_chunks, max_blocks] int32, logits_indices [num_logits] int32: the last
+        token of chunks that are sampled, every token of chunks with prompt log-probabilities.
     """
-    ids, positions, seq_index, slots, logits_indices = [], [], [], [], []
+    ids, positions, seq_index, slots = [], [], [], []
+    logits_indices: list[int] = []
     num_tokens = 0
     for row, chunk in enumerate(chunks):
         end = chunk.start + chunk.num_tokens
@@ -66,7 +68,9 @@ def pack_prefill(
         seq_index.append(np.full(chunk.num_tokens, row, np.int32))
         slots.append(slots_of(chunk.block_ids, chunk.start, chunk.num_tokens, block_size))
         num_tokens += chunk.num_tokens
-        if chunk.is_sampled:
+        if chunk.has_prompt_logprobs:
+            logits_indices.extend(range(num_tokens - chunk.num_tokens, num_tokens))
+        elif chunk.is_sampled:
             logits_indices.append(num_tokens - 1)
     position_array = np.concatenate(positions)
     return {

@@ -84,8 +84,7 @@ class RunnerSequence:
         position = len(self.token_ids) + len(drafts)
         forced_id = self._forced_id(drafts)
         if forced_id is not None:
-            greedy = replace(self.sampling, temperature=0.0)
-            return SamplingRow(greedy, position, {forced_id: _FORCE}, {})
+            return self._forced_row(position, forced_id, self.sampling.logprobs)
         biases = dict(self.sampling.logit_bias)
         allowed = self._allowed_after(drafts)
         if position - self.num_prompt_tokens < self.sampling.min_tokens and (
@@ -99,6 +98,11 @@ class RunnerSequence:
                 history[token_id] = history.get(token_id, 0) + 1
         return SamplingRow(self.sampling, position, biases, history, allowed)
 
+    def prompt_row(self, position: int) -> SamplingRow:
+        """How the known token at `position` is "drawn", to have its log-probabilities."""
+        token_id = self.token_ids[position]
+        return self._forced_row(position, token_id, self.sampling.prompt_logprobs)
+
     def append(self, token_id: int) -> None:
         """Takes the token that was sampled for it."""
         self.token_ids.append(token_id)
@@ -106,6 +110,10 @@ class RunnerSequence:
             self.grammar.advance(token_id)
         if self._history is not None:
             self._history[token_id] = self._history.get(token_id, 0) + 1
+
+    def _forced_row(self, position: int, token_id: int, logprobs: int | None) -> SamplingRow:
+        sampling = replace(self.sampling, temperature=0.0, logprobs=logprobs)
+        return SamplingRow(sampling, position, {token_id: _FORCE}, {})
 
     def _forced_id(self, drafts: Sequence[int]) -> int | None:
         limit = self.sampling.thinking_limit

@@ -4,6 +4,10 @@ import json
 
 import pytest
 
+from qwen3_a8w8.openai.chat_request import ChatRequest
+from qwen3_a8w8.openai.completion_request import BatchRequest, CompletionRequest
+from qwen3_a8w8.openai.responses_request import ResponsesRequest
+from qwen3_a8w8.openai.tokenization import DetokenizeRequest, TokenizeRequest
 from tests.http_application import check_error, running_http
 
 CHAT = "/v1/chat/completions"
@@ -20,6 +24,45 @@ async def http(model_directory):
 def nested(depth, innermost="1"):
     return '{"a":' * depth + innermost + "}" * depth
 
+
+CHAT_BODY = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1}
+BODIES = {
+    CHAT: (ChatRequest, CHAT_BODY),
+    f"{CHAT}/render": (ChatRequest, CHAT_BODY),
+    TEXT: (CompletionRequest, {"prompt": "x", "max_tokens": 1}),
+    "/v1/batch_generate": (BatchRequest, {"prompt": ["x"], "max_tokens": 1}),
+    "/v1/responses": (ResponsesRequest, {"input": "x", "max_output_tokens": 16}),
+    "/tokenize": (TokenizeRequest, {"prompt": "x"}),
+    "/detokenize": (DetokenizeRequest, {"tokens": [5]}),
+}
+ODD_VALUES = (
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1e400",
+    "NaN",
+    "9" * 300,
+    '""',
+    '"x"',
+    json.dumps("\u0000\u202e\U0001f680" * 50),
+    "[]",
+    "[null]",
+    "[[]]",
+    "[-1]",
+    "[1e30]",
+    '["x", 1]',
+    "[{}]",
+    "{}",
+    '{"": null}',
+    '{"type": "x", "name": "x"}',
+    '{"type": "function", "function": {"name": "x", "parameters": {"$ref": "#"}}}',
+    '[{"type": "function", "function": {"name": "x", "parameters": 1}}]',
+    '[{"role": "user"}]',
+    '[{"role": "assistant", "content": null, "tool_calls": [{}]}]',
+    '[{"role": "tool", "content": [{"type": "text", "text": null}]}]',
+    nested(150),
+)
 
 NOT_JSON = {
     "empty": b"",
@@ -43,7 +86,7 @@ NOT_JSON = {
 }
 
 
-@pytest.mark.parametrize("path", [CHAT, TEXT])
+@pytest.mark.parametrize("path", BODIES)
 @pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
 async def test_body_that_is_no_json_of_moderate_depth_gives_400(http, path, body):
     error = check_error(await http.post(path, content=body), 400)
@@ -91,6 +134,19 @@ async def test_bad_value_gives_400_and_names_its_field(http, field, value):
     error = check_error(await http.post(CHAT, content=body), 400)
     assert error["param"].startswith(field)
     assert len(error["message"]) < 5000
+
+
+@pytest.mark.parametrize("path", BODIES)
+async def test_any_field_of_any_value_is_served_or_refused_in_shape(http, path):
+    model, body = BODIES[path]
+    for field in model.model_fields:
+        for value in ODD_VALUES:
+            # Of equal keys the last one counts.
+            text = f'{json.dumps(body)[:-1]}, "{field}": {value}}}'
+            answer = await http.post(path, content=text)
+            if answer.status_code != 200:
+                assert answer.status_code in (400, 404, 503), (field, value, answer.text)
+                check_error(answer, answer.status_code)
 
 
 async def test_of_equal_keys_the_last_one_counts(http):

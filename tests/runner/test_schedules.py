@@ -54,7 +54,13 @@ def make_requests():
         requests.append(
             EngineRequest(
                 tuple(prompt),
-                SamplingParams(seed=i, max_tokens=rng.choice([9, 20, 50]), logprobs=3, **sampling),
+                SamplingParams(
+                    seed=i,
+                    max_tokens=rng.choice([9, 20, 50]),
+                    logprobs=3,
+                    prompt_logprobs=2 if i % 4 == 0 else None,
+                    **sampling,
+                ),
                 priority=rng.randint(0, 2),
                 cache_salt=rng.choice([None, "other"]),
             )
@@ -98,14 +104,15 @@ def run(runner, requests, rng=None, aborts=(), **config):
             break
         if in_flight and (plan is None or len(in_flight) > config.get("lookahead", 1)):
             for event in core.complete_step(runner.execute(in_flight.popleft())):
-                tokens, logprobs = outputs.setdefault(event.seq_id, ([], []))
+                tokens, logprobs, prompt = outputs.setdefault(event.seq_id, ([], [], []))
                 tokens += event.token_ids
                 logprobs += event.logprobs
+                prompt += [(t.position, t.token_id, t.logprobs) for t in event.prompt_tokens]
     assert core.stats().num_blocks_in_use == 0
     assert runner._sequences == {}
     run.next_seq_id = core._intake._next_seq_id
     run.stats = core.stats()
-    return [[outputs.get(seq_id, ([], [])) for seq_id in ids[i]] for i in range(len(requests))]
+    return [[outputs.get(seq_id, ([], [], [])) for seq_id in ids[i]] for i in range(len(requests))]
 
 
 run.next_seq_id = 0
@@ -172,7 +179,9 @@ def test_aborts_at_any_step_change_nobody_elses_bits(runner, alone, at, lookahea
     aborts = [(at, index) for index in (0, 3, 4)] + [(at, 0)]
     found = run(runner, make_requests(), random.Random(at), aborts, **config)
     for index, (got, expected) in enumerate(zip(found, alone, strict=True)):
-        for (tokens, logprobs), (all_tokens, all_logprobs) in zip(got, expected, strict=True):
+        for (tokens, logprobs, _), (all_tokens, all_logprobs, _) in zip(
+            got, expected, strict=True
+        ):
             num_tokens = len(tokens) if index in (0, 3, 4) else len(all_tokens)
             assert (tokens, logprobs) == (all_tokens[:num_tokens], all_logprobs[:num_tokens])
 

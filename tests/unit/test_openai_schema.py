@@ -276,7 +276,7 @@ def test_completion_bad_prompt_is_refused(prompt):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
