@@ -14,7 +14,10 @@ from qwen3_a8w8.text.output import FinishReason, LogprobEntry
 
 
 class CompletionLogprobs(ResponseModel):
-    """Log-probabilities of new tokens, null for the first of an echoed prompt; offsets in characters from the beginning of the text."""
+    """Log-probabilities of new tokens; offsets in characters from the beginning of the text.
+
+    The first token of an echoed prompt has none: null.
+    """
 
     tokens: list[str]
     token_logprobs: list[float | None]
