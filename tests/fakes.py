@@ -159,9 +159,7 @@ class FakeRunner:
                 if sampled[-1].token_id != draft:
                     break
                 sampled.append(self._sample(row.seq_id, known))
-        return StepResult(
-            plan.step_id, tuple(sampled), 0.001, prompt_tokens=tuple(prompt_tokens)
-        )
+        return StepResult(plan.step_id, tuple(sampled), 0.001, prompt_tokens=tuple(prompt_tokens))
 
     def prepare_grammar(self, structured) -> None:
         """Refuses: a fake model has no grammars."""

@@ -179,9 +179,7 @@ def test_aborts_at_any_step_change_nobody_elses_bits(runner, alone, at, lookahea
     aborts = [(at, index) for index in (0, 3, 4)] + [(at, 0)]
     found = run(runner, make_requests(), random.Random(at), aborts, **config)
     for index, (got, expected) in enumerate(zip(found, alone, strict=True)):
-        for (tokens, logprobs, _), (all_tokens, all_logprobs, _) in zip(
-            got, expected, strict=True
-        ):
+        for (tokens, logprobs, _), (all_tokens, all_logprobs, _) in zip(got, expected, strict=True):
             num_tokens = len(tokens) if index in (0, 3, 4) else len(all_tokens)
             assert (tokens, logprobs) == (all_tokens[:num_tokens], all_logprobs[:num_tokens])
 
