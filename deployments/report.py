@@ -54,6 +54,7 @@ class _Reports:
         gauges = {
             "num_requests_running": ("sequences with KV blocks", "num_running"),
             "num_requests_waiting": ("sequences without KV blocks", "num_waiting"),
+            "num_tokens_waiting": ("their tokens", "num_waiting_tokens"),
             "kv_blocks_in_use": ("KV blocks held by sequences", "num_blocks_in_use"),
             "kv_blocks_free": ("KV blocks that can be had", "num_blocks_free"),
             "decode_active_rows": ("live rows of the last decode dispatch", "num_active_rows"),
@@ -64,6 +65,20 @@ class _Reports:
             for report in self._reports:
                 gauge.add_metric([report.replica_id], getattr(report.stats, attribute))
             yield gauge
+        usage = GaugeMetricFamily(
+            f"{PREFIX}_kv_cache_usage_perc", "KV blocks in use, 1 is all", labels=["replica"]
+        )
+        info = GaugeMetricFamily(
+            f"{PREFIX}_replica_info",
+            "processes of a replica",
+            labels=["replica", "pid", "actor_pid"],
+        )
+        for report in self._reports:
+            in_use, free = report.stats.num_blocks_in_use, report.stats.num_blocks_free
+            usage.add_metric([report.replica_id], in_use / max(1, in_use + free))
+            processes = (report.replica_pid, report.actor_pid)
+            info.add_metric([report.replica_id, *map(str, processes)], 1)
+        yield from (usage, info)
 
     def _counters(self) -> Iterator[Metric]:
         counters = {
@@ -73,6 +88,9 @@ class _Reports:
             "prefix_cache_queries": ("prompt tokens looked up", "num_prefix_query_tokens"),
             "prefix_cache_hits": ("prompt tokens found", "num_prefix_hit_tokens"),
             "num_preemptions": ("times a sequence lost its blocks", "num_preemptions"),
+            "draft_tokens": ("drafts that were checked", "num_drafts"),
+            "accepted_tokens": ("drafts that came true", "num_drafts_kept"),
+            "host_gap_seconds": ("seconds the device waited under load", "host_gap_s"),
         }
         for name, (text, attribute) in counters.items():
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])

@@ -29,6 +29,7 @@ from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.runner.sizing import kv_block_bytes
+from qwen3_a8w8.text.structured import StructuredOutput
 
 _STATUS = Path("/proc/self/status")
 _NUM_PREFILLS = 3
@@ -106,6 +107,10 @@ class RecordingRunner:
         num_rows = len(plan.decode.rows) if plan.decode is not None else 0
         self.steps.append(_Step(num_prefilled, num_rows, begin, end, result.device_time_s))
         return result
+
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Has the runner compile a form."""
+        self._runner.prepare_grammar(structured)
 
     def close(self) -> None:
         """Closes the runner."""

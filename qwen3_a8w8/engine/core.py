@@ -29,7 +29,7 @@ from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, InvalidRequestError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
 
 
@@ -249,6 +249,9 @@ class EngineCore:
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
+        for token in result.prompt_tokens:
+            if token.seq_id in self._live:
+                self._live[token.seq_id].prompt_tokens[token.position] = token
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
         events = {
@@ -300,6 +303,7 @@ class EngineCore:
         )
 
     def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
+        is_first = seq.num_output_tokens == 0
         taken: list[SampledToken] = []
         finish_reason: FinishReason | None = None
         for token in tokens:
@@ -308,6 +312,8 @@ class EngineCore:
                     f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
                     f"{len(seq.token_ids)}"
                 )
+            if token.error is not None:
+                return self._fail(seq, taken, token.error)
             taken.append(token)
             finish_reason = seq.append(token.token_id)
             if finish_reason is not None:
@@ -319,10 +325,29 @@ class EngineCore:
             finish_reason=finish_reason,
             stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
             num_cached_tokens=seq.num_cached_tokens,
+            prompt_tokens=tuple(seq.prompt_tokens[p] for p in sorted(seq.prompt_tokens))
+            if is_first
+            else (),
         )
         if finish_reason is not None:
             self._finish(seq, finish_reason)
         return event
+
+    def _fail(self, seq: Sequence, taken: list[SampledToken], message: str) -> TokenEvent:
+        """Ends a sequence whose answer can't be gone on with in the form that was asked for."""
+        structured = seq.sampling.structured
+        param = None if structured is None else structured.param
+        error = InvalidRequestError(
+            f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
+            f"make {param} simpler",
+            param=param,
+        )
+        return replace(
+            self._finish(seq, "error"),
+            token_ids=tuple(token.token_id for token in taken),
+            logprobs=tuple(token.logprobs for token in taken),
+            error=error,
+        )
 
     def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
         seq.finish_reason = finish_reason

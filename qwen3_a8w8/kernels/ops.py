@@ -434,7 +434,9 @@ class Ops:
 
         Log-probabilities are log_softmax(logits) of the row as it came in. For the draw, a
         working copy l goes through, in this order:
-        1. l[bias_ids[j]] += bias_values[j] for j in bias_range[b] (-inf bars a token);
+        1. l[bias_ids[j]] += bias_values[j] for j in bias_range[b] (-inf bars a token); if
+           allowed_start[b] >= 0, l[i] = -inf for each i whose bit is 0, which is bit i % 32 of
+           allowed_words[allowed_start[b] + i // 32];
         2. for j in history_range[b], i = history_ids[j], c = history_counts[j] (occurrences in
            the output, 0 if only in the prompt): l[i] = l[i] / r if l[i] > 0 else l[i] * r with
            r = repetition_penalty; then l[i] -= c * frequency_penalty and, if c > 0,
@@ -456,8 +458,9 @@ class Ops:
                 repetition_penalty, presence_penalty, frequency_penalty [B] float32; top_k,
                 positions, num_logprobs [B] int32; seeds [B] int64; bias_range, history_range
                 [B, 2] int32 (begin, end); bias_ids, history_ids, history_counts [*] int32;
-                bias_values [*] float32. num_logprobs: alternatives to report, -1 for no
-                log-probabilities at all.
+                bias_values [*] float32; allowed_start [B] int32, -1 where all are allowed;
+                allowed_words [*] int32, ceil(vocab / 32) for each row that has a mask.
+                num_logprobs: alternatives to report, -1 for no log-probabilities at all.
             sampled_ids: [B, 8] int32, written: column 0 the token, the others 0.
             logprobs: [B] float32, written where num_logprobs >= 0.
             top_ids: [B, 20] int32, the first num_logprobs of a row are written, most likely
@@ -557,6 +560,8 @@ SAMPLE_CONTROLS = (
     "history_range",
     "history_ids",
     "history_counts",
+    "allowed_start",
+    "allowed_words",
 )
 """Inputs of `Ops.sample` after the logits, in the order in which its node lists them."""
 

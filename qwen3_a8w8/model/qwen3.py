@@ -45,6 +45,7 @@ NUM_BLOCKS = Dim("NUM_BLOCKS")
 MAX_BLOCKS_PER_SEQ = Dim("MAX_BLOCKS_PER_SEQ")
 NUM_BIASES = Dim("NUM_BIASES", low=0)
 NUM_HISTORY = Dim("NUM_HISTORY", low=0)
+NUM_ALLOWED_WORDS = Dim("NUM_ALLOWED_WORDS", low=0)
 
 NUM_LAYERS = Static("NUM_LAYERS")
 KV_HEADS = Static("KV_HEADS")
@@ -174,6 +175,8 @@ def sample(
     history_range: RowRange,
     history_ids: Annotated[Ref, In(INT32, NUM_HISTORY)],
     history_counts: Annotated[Ref, In(INT32, NUM_HISTORY)],
+    allowed_start: RowInt,
+    allowed_words: Annotated[Ref, In(INT32, NUM_ALLOWED_WORDS)],
     sampled_ids: Annotated[Ref, Out(INT32, BATCH, TOKENS_PER_ROW)],
     logprobs: Annotated[Ref, Out(FLOAT32, BATCH)],
     top_ids: Annotated[Ref, Out(INT32, BATCH, MAX_LOGPROBS)],

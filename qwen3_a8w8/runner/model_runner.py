@@ -20,13 +20,13 @@ from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
 from qwen3_a8w8.engine.plan import (
     DecodeRow,
+    PrefillChunk,
+    PromptToken,
     RunnerCapabilities,
     SampledToken,
     StepPlan,
     StepResult,
-    TokenLogprobs,
 )
-from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
@@ -38,6 +38,7 @@ from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
 from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
+from qwen3_a8w8.runner.samples import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
 from qwen3_a8w8.runner.sizing import (
@@ -49,6 +50,8 @@ from qwen3_a8w8.runner.sizing import (
 from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up
 from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
+from qwen3_a8w8.text.structured import StructuredOutput
 
 MAX_PREFILL_SEQS = 16
 """Most chunks in one prefill dispatch; each may need a row of the sampler."""
@@ -89,6 +92,11 @@ class ModelRunner:
         self._compiler = Compiler(backend)
         self._packed_cache = packed_cache
         self._sequences: dict[int, RunnerSequence] = {}
+        self._grammars = GrammarCompiler(
+            checkpoint.directory,
+            vocab_size=self.model.vocab_size,
+            eos_token_ids=self.model.eos_token_ids,
+        )
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
         try:
             self._compile_and_load(checkpoint, backend)
@@ -136,16 +144,34 @@ class ModelRunner:
         for seq_id in plan.release:
             self._sequences.pop(seq_id, None)
         for start in plan.start:
-            self._sequences[start.seq_id] = RunnerSequence(start)
+            structured = start.sampling.structured
+            grammar = None if structured is None else self._grammars.start(structured)
+            self._sequences[start.seq_id] = RunnerSequence(start, grammar)
         begin_s = time.perf_counter()
-        sampled = self._prefill(plan)
+        sampled, prompt_tokens = self._prefill(plan)
         prefill_time_s = time.perf_counter() - begin_s if plan.prefill else 0.0
         sampled += self._decode(plan)
         device_time_s, idle_s = self._clock.end_step()
-        return StepResult(plan.step_id, tuple(sampled), device_time_s, prefill_time_s, idle_s)
+        return StepResult(
+            plan.step_id,
+            tuple(sampled),
+            device_time_s,
+            prefill_time_s,
+            idle_s,
+            tuple(prompt_tokens),
+        )
+
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted; waits for it.
+
+        Raises:
+            InvalidRequestError: the form can't be used; `param` names its field.
+        """
+        self._grammars.prepare(structured)
 
     def close(self) -> None:
         """Frees device memory, threads and sequences. Idempotent."""
+        self._grammars.close()
         self._sequences.clear()
         self._inputs.clear()
         self.cache.clear()
@@ -276,23 +302,40 @@ class ModelRunner:
             "v_scale": self.worker.alloc(scales, FLOAT32),
         }
 
-    def _prefill(self, plan: StepPlan) -> list[SampledToken]:
+    def _prefill(self, plan: StepPlan) -> tuple[list[SampledToken], list[PromptToken]]:
         if not plan.prefill:
-            return []
+            return [], []
         arrays = pack_prefill(
             plan.prefill, self._sequences, self.config.block_size, self.max_blocks_per_seq
         )
-        rows = [self._sequences[c.seq_id] for c in plan.prefill if c.is_sampled]
-        logits = self.logits_rows(len(rows))
+        logits = self.logits_rows(len(arrays["logits_indices"]))
         layers = plan.prefill_layers
         if self.layered is None or layers is None:
             self.dispatch(self.prefill_id, "prefill", arrays, logits=logits, **self.cache)
         else:
             self.layered.run(self, plan.prefill, layers, arrays, logits)
             if layers != self.layered.groups[-1]:
-                return []
-        host = self._sample([row.sampling_row() for row in rows]) if rows else {}
-        return [self._take(host, index, row) for index, row in enumerate(rows)]
+                return [], []
+        return self._after_prefill(plan.prefill)
+
+    def _after_prefill(
+        self, chunks: Sequence[PrefillChunk]
+    ) -> tuple[list[SampledToken], list[PromptToken]]:
+        """Samples after chunks, and looks up known tokens; in the order of the logits."""
+        wanted = wanted_after(chunks, self._sequences)
+        if not wanted:
+            return [], []
+        host = self._sample(
+            [seq.sampling_row() if at is None else seq.prompt_row(at) for seq, at in wanted]
+        )
+        sampled: list[SampledToken] = []
+        known: list[PromptToken] = []
+        for index, (sequence, position) in enumerate(wanted):
+            if position is None:
+                sampled.append(take(host, index, sequence))
+            else:
+                known.append(look_up(host, index, sequence, position))
+        return sampled, known
 
     def _decode(self, plan: StepPlan) -> list[SampledToken]:
         batch = plan.decode
@@ -309,7 +352,7 @@ class ModelRunner:
             return self._check_drafts(batch.rows[0])
         rows = [self._sequences[row.seq_id] for row in batch.rows]
         host = self._sample([row.sampling_row() for row in rows])
-        return [self._take(host, index, row) for index, row in enumerate(rows)]
+        return [take(host, index, row) for index, row in enumerate(rows)]
 
     def _check_drafts(self, row: DecodeRow) -> list[SampledToken]:
         """Samples at every draft's place as if it were right; keeps what turns out to be.
@@ -321,37 +364,16 @@ class ModelRunner:
         sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
         ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]
         host = self._sample(ahead)
-        tokens = [self._take(host, 0, sequence)]
+        tokens = [take(host, 0, sequence)]
         for index, draft in enumerate(drafts, start=1):
             if tokens[-1].token_id != draft:
                 break
-            tokens.append(self._take(host, index, sequence))
+            tokens.append(take(host, index, sequence))
         return tokens
 
     def _sample(self, rows: Sequence[SamplingRow]) -> dict[str, NDArray[Any]]:
         size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
         return self.dispatch_sample(pack_sampling(rows, size), size)
-
-    def _take(
-        self, host: dict[str, NDArray[Any]], index: int, sequence: RunnerSequence
-    ) -> SampledToken:
-        token_id = int(host["sampled_ids"][index, 0])
-        position = len(sequence.token_ids)
-        if token_id < 0:
-            raise EngineDeadError(
-                f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
-                "finite; the checkpoint or a kernel is broken"
-            )
-        sequence.append(token_id)
-        num_top = sequence.sampling.logprobs
-        if num_top is None:
-            return SampledToken(sequence.seq_id, position, token_id)
-        ids = host["top_ids"][index, :num_top].tolist()
-        values = host["top_logprobs"][index, :num_top].tolist()
-        logprobs = TokenLogprobs(
-            float(host["logprobs"][index]), tuple(zip(ids, values, strict=True))
-        )
-        return SampledToken(sequence.seq_id, position, token_id, logprobs)
 
     def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
         memory = self._inputs.get((name, key))

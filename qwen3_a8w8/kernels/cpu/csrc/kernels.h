@@ -149,6 +149,8 @@ struct SampleArgs {
   const int32_t* history_range;
   const int32_t* history_ids;
   const int32_t* history_counts;
+  const int32_t* allowed_start;  // of the row's words in allowed_words, or -1
+  const int32_t* allowed_words;  // a bit per token
   int32_t* sampled_ids;
   float* logprobs;
   int32_t* top_ids;

@@ -136,6 +136,8 @@ void Program::Replay::sample(const NodeInfo& node) const {
   a.history_range = at<const int32_t>(in[14]);
   a.history_ids = at<const int32_t>(in[15]);
   a.history_counts = at<const int32_t>(in[16]);
+  a.allowed_start = at<const int32_t>(in[17]);
+  a.allowed_words = at<const int32_t>(in[18]);
   a.sampled_ids = at<int32_t>(out[0]);
   a.logprobs = at<float>(out[1]);
   a.top_ids = at<int32_t>(out[2]);
