@@ -59,7 +59,9 @@ class EngineSettings(StrictSettings):
         default=0.8,
         description="share (0 to 1] of the memory free after warm-up that the cache takes",
     )
-    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache)")
+    kv_cache_dtype: str = Field(
+        default="int8", description="int8 (with a scale cache), or bf16 (experimental)"
+    )
     max_model_len: int | None = Field(
         default=None,
         description="longest prompt plus output in tokens, which must fit the cache; null: the "

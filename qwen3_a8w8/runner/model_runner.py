@@ -30,7 +30,7 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
-from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
+from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
@@ -124,7 +124,7 @@ class ModelRunner:
         with open_checkpoint(resolve_model(model)) as checkpoint:
             backend = select_backend(config.device, config.num_threads)
             if SKIP_SELF_CHECK not in config.enable:
-                self_check(backend, config.enable)
+                self_check(backend, config.active_flags)
             return cls(checkpoint, config, backend, PackedCache.from_setting(packed_cache_dir))
 
     @property
@@ -222,13 +222,13 @@ class ModelRunner:
     def _compile_and_load(self, checkpoint: Checkpoint, backend: Backend) -> None:
         dims = {
             **self.model.static_dims(),
-            "BLOCK_SIZE": self.config.block_size,
+            **qwen3.kv_cache_dims(self.config.block_size, is_bf16=self.config.has_bf16_kv_cache),
             "MAX_POSITIONS": self.max_model_len,
         }
         options = {
             "rms_norm_eps": self.model.rms_norm_eps,
             **float_options(checkpoint.float_linears),
-            **{flag: 1 for flag in self.config.enable if FLAGS[flag].changes == "output"},
+            **{flag: 1 for flag in self.config.active_flags if FLAGS[flag].changes == "output"},
         }
         compiled: list[CompiledCallable] = [
             self._compiler.compile(fn, dims, options)
@@ -270,6 +270,7 @@ class ModelRunner:
         blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
         check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
+        flags = self.config.active_flags
         self._capabilities = RunnerCapabilities(
             decode_batch_sizes=tuple(sorted(self.config.decode_batch_sizes)),
             prefill_chunk_tokens=self.config.prefill_chunk_tokens,
@@ -282,7 +283,7 @@ class ModelRunner:
             decode_step_s=decode_step_s,
             description={
                 **backend.describe(),
-                **({"flags": ", ".join(self.config.enable)} if self.config.enable else {}),
+                **({"flags": ", ".join(flags)} if flags else {}),
             },
             num_layers=self.model.num_layers,
             prefill_token_s=prefill_token_s,
@@ -292,12 +293,14 @@ class ModelRunner:
     def _alloc_cache(self, num_blocks: int) -> None:
         for tensor in self.cache.values():
             self.worker.free(tensor)
-        model = self.model
-        scales = (model.num_layers, num_blocks, model.num_kv_heads, self.config.block_size)
-        values = (*scales, model.head_dim)
+        model, is_bf16 = self.model, self.config.has_bf16_kv_cache
+        heads = (model.num_layers, num_blocks, model.num_kv_heads)
+        values = (*heads, self.config.block_size, model.head_dim)
+        scales = (*heads, 0 if is_bf16 else self.config.block_size)
+        dtype = BFLOAT16 if is_bf16 else INT8
         self.cache = {
-            "k_cache": self.worker.alloc(values, INT8),
-            "v_cache": self.worker.alloc(values, INT8),
+            "k_cache": self.worker.alloc(values, dtype),
+            "v_cache": self.worker.alloc(values, dtype),
             "k_scale": self.worker.alloc(scales, FLOAT32),
             "v_scale": self.worker.alloc(scales, FLOAT32),
         }
