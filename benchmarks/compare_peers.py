@@ -1,0 +1,155 @@
+"""Measures this engine and others on one checkpoint, in one run, and prints the ratios.
+
+The checkpoint has random weights of a published shape. It is made once as W8A8 and written
+from there in the format of each engine: W8A8 (ours, vLLM), bf16 (transformers), GGUF Q8_0
+(llama.cpp, ik_llama.cpp), int8 per channel (OpenVINO). Each engine has a virtual environment
+of its own, given by its path, and runs alone in a process of its own; ours runs before and
+after every other one. docs/performance.md says how to install them.
+
+    python benchmarks/compare_peers.py --shape qwen3-0.6b --checkpoint /data/random-0.6b \\
+        --peer llama_cpp=/venvs/llama --peer vllm_cpu=/venvs/vllm --json peers.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # `benchmarks` is no installed package
+
+from benchmarks.peers.checkpoints import prepare  # noqa: E402
+from benchmarks.peers.table import OURS, best_ratios, markdown, rows  # noqa: E402
+from benchmarks.peers.workload import RESULT_MARK, Workload  # noqa: E402
+from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
+
+PEERS = (
+    "ours_int8_lm_head",
+    "llama_cpp",
+    "ik_llama_cpp",
+    "openvino_genai",
+    "vllm_cpu",
+    "transformers_bf16",
+)
+# vLLM's operators are several times slower without these two.
+PRELOADED = {"vllm_cpu": ("libtcmalloc_minimal.so.4", "libiomp5.so")}
+LIBRARY_DIRS = (Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"))
+
+
+def peer_option(text: str) -> tuple[str, Path]:
+    """Parses `NAME=VENV`."""
+    name, _, venv = text.partition("=")
+    if name not in PEERS:
+        raise argparse.ArgumentTypeError(f"peer {name!r} isn't known; one of {', '.join(PEERS)}")
+    if not (Path(venv) / "bin" / "python").exists():
+        raise argparse.ArgumentTypeError(f"{venv!r} has no bin/python; give {name}'s venv")
+    return name, Path(venv)
+
+
+def preloaded(name: str, venv: Path) -> str:
+    """Paths for LD_PRELOAD; the peer's own venv first, then the system's directories."""
+    paths = []
+    for library in PRELOADED.get(name, ()):
+        places = [directory / library for directory in (venv / "lib", *LIBRARY_DIRS)]
+        found = next((path for path in places if path.exists()), None)
+        if found is None:
+            sys.exit(
+                f"{name} needs {library}, and it is in none of "
+                f"{', '.join(str(path.parent) for path in places)}; see docs/performance.md"
+            )
+        paths.append(str(found))
+    return ":".join(paths)
+
+
+def run_peer(
+    name: str, python: Path, checkpoint: Path, threads: int, workload: Workload, env: dict[str, str]
+) -> dict[str, Any]:
+    """Runs one adapter in a process of its own.
+
+    Raises:
+        SystemExit: it failed; the end of its output is shown.
+    """
+    command = [str(python), "-m", f"benchmarks.peers.{name}", str(checkpoint)]
+    command += ["--threads", str(threads), "--workload", json.dumps(asdict(workload))]
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT_MARK)]
+    if done.returncode != 0 or len(lines) != 1:
+        sys.exit(f"{name} failed with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
+    result: dict[str, Any] = json.loads(lines[0].removeprefix(RESULT_MARK))
+    return result
+
+
+def main() -> None:
+    """Prepares what is missing, runs everything, prints the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--shape", default="qwen3-0.6b", help="a published size")
+    parser.add_argument("--checkpoint", type=Path, required=True, help="made if it isn't there")
+    parser.add_argument(
+        "--peer", type=peer_option, action="append", default=[], metavar="NAME=VENV"
+    )
+    parser.add_argument("--rounds", type=int, default=1, help="times that every peer runs")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--prepare-only", action="store_true", help="write the checkpoints, stop")
+    parser.add_argument("--json", type=Path, help="file to write")
+    args = parser.parse_args()
+    peers = dict(args.peer)
+    prepare(args.shape, args.checkpoint, peers, ROOT)
+    if args.prepare_only:
+        return
+    # As many as every engine may use, and the same ones for all.
+    cores = sorted(os.sched_getaffinity(0))
+    if args.threads > len(cores):
+        sys.exit(f"--threads is {args.threads}, this process may use {len(cores)} cores")
+    pythons = {name: venv / "bin" / "python" for name, venv in peers.items()}
+    env = {name: {"LD_PRELOAD": preloaded(name, venv)} for name, venv in peers.items()}
+    order = [OURS]
+    for _ in range(args.rounds):
+        for name in peers:
+            order += [name, OURS]
+    workload = Workload()
+    runs = []
+    for name in order:
+        python = pythons.get(name, Path(sys.executable))
+        print(f"running {name}", file=sys.stderr, flush=True)
+        runs.append(
+            run_peer(name, python, args.checkpoint, args.threads, workload, env.get(name, {}))
+        )
+    table = rows(runs)
+    text = markdown(
+        table, batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens
+    )
+    print(f"\n{args.shape}, {args.threads} threads, {cpu_model()}\n\n{text}")
+    if args.json:
+        provenance = {
+            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "commit": git_commit(ROOT),
+            "cpu": cpu_model(),
+            "shape": args.shape,
+            "workload": asdict(workload),
+        }
+        best = {
+            row.name: best_ratios(table, row.name) for row in table if row.name.startswith(OURS)
+        }
+        content = {
+            "provenance": provenance,
+            "machine": {},
+            "results": [asdict(row) for row in table],
+            "best_peer_over": best,
+            "runs": runs,
+        }
+        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
