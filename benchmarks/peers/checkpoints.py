@@ -56,7 +56,7 @@ def prepare(shape: str, directory: Path, peers: Mapping[str, Path], root: Path) 
         _say(directory / OPENVINO)
         python = peers["openvino_genai"] / "bin" / "python"
         module = "benchmarks.peers.openvino_convert"
-        command = [str(python), "-m", module, directory / BF16, directory / OPENVINO]
+        command = [str(python), "-m", module, str(directory / BF16), str(directory / OPENVINO)]
         subprocess.run(command, cwd=root, check=True)
 
 

@@ -1,6 +1,6 @@
 """Converts the bf16 checkpoint for OpenVINO: int8 weights per channel, in OpenVINO's venv.
 
-    python -m benchmarks.peers.openvino_convert BF16_DIR DST
+python -m benchmarks.peers.openvino_convert BF16_DIR DST
 """
 
 from __future__ import annotations

@@ -57,4 +57,4 @@ class Ours:
 
 
 if __name__ == "__main__":
-    run_adapter("ours", ["qwen3-a8w8", "torch"], Ours)
+    run_adapter("ours", ["torch"], Ours)

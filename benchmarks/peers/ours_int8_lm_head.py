@@ -14,4 +14,4 @@ def load(checkpoint: Path, threads: int, workload: Workload) -> Ours:
 
 
 if __name__ == "__main__":
-    run_adapter("ours_int8_lm_head", ["qwen3-a8w8", "torch"], load)
+    run_adapter("ours_int8_lm_head", ["torch"], load)

@@ -40,7 +40,8 @@ class Row:
 
 def figure(run: Run, name: str) -> float:
     """One of `FIGURES` of one run, in seconds."""
-    return median(run[FIGURES[name]])
+    seconds: list[float] = run[FIGURES[name]]
+    return median(seconds)
 
 
 def rows(runs: Sequence[Run]) -> list[Row]:
@@ -135,7 +136,7 @@ def _beside(runs: Sequence[Run], place: int, name: str) -> float:
 
 def _agreement(ours: Run, other: Run) -> float:
     return mean(
-        left == right
+        float(left == right)
         for field in ("first_ids", "b16_ids")
         for left, right in zip(ours[field], other[field], strict=True)
     )
