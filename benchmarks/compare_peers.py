@@ -42,6 +42,12 @@ PEERS = (
 PRELOADED = {"vllm_cpu": ("libtcmalloc_minimal.so.4", "libiomp5.so")}
 LIBRARY_DIRS = (Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"))
 
+TIMEOUT_S = 900  # loading, compiling and measuring the 4B shape; a peer that hangs ends here
+
+
+class PeerFailedError(Exception):
+    """An engine gave no result; the message holds the end of its output."""
+
 
 def peer_option(text: str) -> tuple[str, Path]:
     """Parses `NAME=VENV`."""
@@ -50,7 +56,8 @@ def peer_option(text: str) -> tuple[str, Path]:
         raise argparse.ArgumentTypeError(f"peer {name!r} isn't known; one of {', '.join(PEERS)}")
     if not (Path(venv) / "bin" / "python").exists():
         raise argparse.ArgumentTypeError(f"{venv!r} has no bin/python; give {name}'s venv")
-    return name, Path(venv)
+    # Not resolved: a venv is known by the name of its link.
+    return name, Path(venv).absolute()
 
 
 def preloaded(name: str, venv: Path) -> str:
@@ -74,18 +81,77 @@ def run_peer(
     """Runs one adapter in a process of its own.
 
     Raises:
-        SystemExit: it failed; the end of its output is shown.
+        PeerFailedError: it crashed, took too long, or printed no result.
     """
     command = [str(python), "-m", f"benchmarks.peers.{name}", str(checkpoint)]
     command += ["--threads", str(threads), "--workload", json.dumps(asdict(workload))]
-    done = subprocess.run(
-        command, cwd=ROOT, env={**os.environ, **env}, capture_output=True, text=True, check=False
-    )
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, **env},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise PeerFailedError(f"{name} took more than {TIMEOUT_S} s") from error
     lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT_MARK)]
     if done.returncode != 0 or len(lines) != 1:
-        sys.exit(f"{name} failed with {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}")
+        end = (done.stdout + done.stderr)[-4000:]
+        raise PeerFailedError(f"{name} failed with status {done.returncode}:\n{end}")
     result: dict[str, Any] = json.loads(lines[0].removeprefix(RESULT_MARK))
     return result
+
+
+def run_all(
+    peers: dict[str, Path], rounds: int, checkpoint: Path, threads: int, workload: Workload
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Runs ours, a peer, ours, the next peer and so on.
+
+    Returns:
+        Results in the order of the runs, and the names of peers that failed; those are left out
+        afterwards, so that the others' minutes aren't lost.
+
+    Raises:
+        PeerFailedError: ours failed, without which there is nothing to compare.
+    """
+    env = {name: {"LD_PRELOAD": preloaded(name, venv)} for name, venv in peers.items()}
+    pythons = {name: venv / "bin" / "python" for name, venv in peers.items()}
+    order = [OURS, *(name for _ in range(rounds) for peer in peers for name in (peer, OURS))]
+    runs: list[dict[str, Any]] = []
+    failed: list[str] = []
+    for name in order:
+        if name in failed:
+            continue
+        python = pythons.get(name, Path(sys.executable))
+        print(f"running {name}", file=sys.stderr, flush=True)
+        try:
+            runs.append(run_peer(name, python, checkpoint, threads, workload, env.get(name, {})))
+        except PeerFailedError as error:
+            if name == OURS:
+                raise
+            failed.append(name)
+            print(error, file=sys.stderr, flush=True)
+    return runs, failed
+
+
+def provenance(shape: str, workload: Workload) -> dict[str, Any]:
+    """Where the figures come from."""
+    return {
+        "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "commit": git_commit(ROOT),
+        "cpu": cpu_model(),
+        "shape": shape,
+        "workload": asdict(workload),
+        # Such as ONEDNN_MAX_CPU_ISA, which holds OpenVINO and vLLM back from AMX.
+        "environment": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("ONEDNN_", "DNNL_", "OMP_", "KMP_", "GOMP_"))
+        },
+    }
 
 
 def main() -> None:
@@ -104,54 +170,36 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args()
     peers = dict(args.peer)
-    prepare(args.shape, args.checkpoint, peers, ROOT)
+    checkpoint = args.checkpoint.absolute()
+    prepare(args.shape, checkpoint, peers, ROOT)
     if args.prepare_only:
         return
-    cores = sorted(os.sched_getaffinity(0))
-    if args.threads > len(cores):
-        sys.exit(f"--threads is {args.threads}, this process may use {len(cores)} cores")
-    pythons = {name: venv / "bin" / "python" for name, venv in peers.items()}
-    env = {name: {"LD_PRELOAD": preloaded(name, venv)} for name, venv in peers.items()}
-    order = [OURS]
-    for _ in range(args.rounds):
-        for name in peers:
-            order += [name, OURS]
+    num_cores = len(os.sched_getaffinity(0))
+    if args.threads > num_cores:
+        sys.exit(f"--threads is {args.threads}, this process may use {num_cores} cores")
     workload = Workload()
-    runs = []
-    for name in order:
-        python = pythons.get(name, Path(sys.executable))
-        print(f"running {name}", file=sys.stderr, flush=True)
-        runs.append(
-            run_peer(name, python, args.checkpoint, args.threads, workload, env.get(name, {}))
-        )
+    try:
+        runs, failed = run_all(peers, args.rounds, checkpoint, args.threads, workload)
+    except PeerFailedError as error:
+        sys.exit(str(error))
+    if all(name in failed or name.startswith(OURS) for name in peers):
+        sys.exit("no peer gave a result, there is nothing to compare with")
     table = rows(runs)
     text = markdown(table, batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens)
     print(f"\n{args.shape}, {args.threads} threads, {cpu_model()}\n\n{text}")
     if args.json:
-        provenance = {
-            "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            "commit": git_commit(ROOT),
-            "cpu": cpu_model(),
-            "shape": args.shape,
-            "workload": asdict(workload),
-            # Such as ONEDNN_MAX_CPU_ISA, which holds OpenVINO and vLLM back from AMX.
-            "environment": {
-                name: value
-                for name, value in os.environ.items()
-                if name.startswith(("ONEDNN_", "DNNL_", "OMP_", "KMP_", "GOMP_"))
-            },
-        }
-        best = {
-            row.name: best_ratios(table, row.name) for row in table if row.name.startswith(OURS)
-        }
+        variants = [row.name for row in table if row.name.startswith(OURS)]
         content = {
-            "provenance": provenance,
+            "provenance": provenance(args.shape, workload),
             "machine": {},
             "results": [asdict(row) for row in table],
-            "best_peer_over": best,
+            "best_peer_over": {name: best_ratios(table, name) for name in variants},
+            "failed": failed,
             "runs": runs,
         }
         args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    if failed:
+        sys.exit(f"no result from {', '.join(failed)}; see above")
 
 
 if __name__ == "__main__":
