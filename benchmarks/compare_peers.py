@@ -17,7 +17,8 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # `benchmarks` is no installed package
 
 from benchmarks.peers.checkpoints import prepare  # noqa: E402
-from benchmarks.peers.table import OURS, best_ratios, markdown, rows  # noqa: E402
+from benchmarks.peers.table import FIGURES, OURS, best_ratios, figure, markdown, rows  # noqa: E402
 from benchmarks.peers.workload import RESULT_MARK, Workload  # noqa: E402
 from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
 
@@ -42,7 +43,7 @@ PEERS = (
 PRELOADED = {"vllm_cpu": ("libtcmalloc_minimal.so.4", "libiomp5.so")}
 LIBRARY_DIRS = (Path("/usr/lib") / f"{os.uname().machine}-linux-gnu", Path("/usr/lib64"))
 
-TIMEOUT_S = 900  # loading, compiling and measuring the 4B shape; a peer that hangs ends here
+DEFAULT_TIMEOUT_S = 900.0  # loading, compiling and measuring the 4B shape
 
 
 class PeerFailedError(Exception):
@@ -75,16 +76,31 @@ def preloaded(name: str, venv: Path) -> str:
     return ":".join(paths)
 
 
-def run_peer(
-    name: str, python: Path, checkpoint: Path, threads: int, workload: Workload, env: dict[str, str]
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What every engine gets.
+
+    Attributes:
+        checkpoint: directory with one checkpoint in all formats.
+        threads: CPU threads.
+        workload: what is measured.
+        timeout_s: after which an engine has failed.
+    """
+
+    checkpoint: Path
+    threads: int
+    workload: Workload
+    timeout_s: float
+
+
+def run_peer(name: str, python: Path, task: Task, env: dict[str, str]) -> dict[str, Any]:
     """Runs one adapter in a process of its own.
 
     Raises:
         PeerFailedError: it crashed, took too long, or printed no result.
     """
-    command = [str(python), "-m", f"benchmarks.peers.{name}", str(checkpoint)]
-    command += ["--threads", str(threads), "--workload", json.dumps(asdict(workload))]
+    command = [str(python), "-m", f"benchmarks.peers.{name}", str(task.checkpoint)]
+    command += ["--threads", str(task.threads), "--workload", json.dumps(asdict(task.workload))]
     try:
         done = subprocess.run(
             command,
@@ -92,11 +108,11 @@ def run_peer(
             env={**os.environ, **env},
             capture_output=True,
             text=True,
-            timeout=TIMEOUT_S,
+            timeout=task.timeout_s,
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise PeerFailedError(f"{name} took more than {TIMEOUT_S} s") from error
+        raise PeerFailedError(f"{name} took more than {task.timeout_s} s") from error
     lines = [line for line in done.stdout.splitlines() if line.startswith(RESULT_MARK)]
     if done.returncode != 0 or len(lines) != 1:
         end = (done.stdout + done.stderr)[-4000:]
@@ -106,7 +122,7 @@ def run_peer(
 
 
 def run_all(
-    peers: dict[str, Path], rounds: int, checkpoint: Path, threads: int, workload: Workload
+    peers: dict[str, Path], rounds: int, task: Task
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Runs ours, a peer, ours, the next peer and so on.
 
@@ -127,13 +143,23 @@ def run_all(
             continue
         python = pythons.get(name, Path(sys.executable))
         print(f"running {name}", file=sys.stderr, flush=True)
+        begin = time.perf_counter()
         try:
-            runs.append(run_peer(name, python, checkpoint, threads, workload, env.get(name, {})))
+            runs.append(run_peer(name, python, task, env.get(name, {})))
         except PeerFailedError as error:
             if name == OURS:
                 raise
             failed.append(name)
             print(error, file=sys.stderr, flush=True)
+            continue
+        # Whoever interrupts a long comparison keeps what has been measured.
+        seconds = {each: figure(runs[-1], each) for each in FIGURES}
+        print(
+            f"  {', '.join(f'{each} {value * 1e3:.2f} ms' for each, value in seconds.items())}; "
+            f"{time.perf_counter() - begin:.0f} s in all",
+            file=sys.stderr,
+            flush=True,
+        )
     return runs, failed
 
 
@@ -166,6 +192,9 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=1, help="times that every peer runs")
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument(
+        "--timeout-s", type=float, default=DEFAULT_TIMEOUT_S, help="most seconds of one run"
+    )
     parser.add_argument("--prepare-only", action="store_true", help="write the checkpoints, stop")
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args()
@@ -178,8 +207,9 @@ def main() -> None:
     if args.threads > num_cores:
         sys.exit(f"--threads is {args.threads}, this process may use {num_cores} cores")
     workload = Workload()
+    task = Task(checkpoint, args.threads, workload, args.timeout_s)
     try:
-        runs, failed = run_all(peers, args.rounds, checkpoint, args.threads, workload)
+        runs, failed = run_all(peers, args.rounds, task)
     except PeerFailedError as error:
         sys.exit(str(error))
     if all(name in failed or name.startswith(OURS) for name in peers):
