@@ -105,6 +105,12 @@ inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row,
   }
 }
 
+// Whether results are too many to be read from a cache afterwards, and aligned.
+inline bool streams_results(const qw::LinearArgs& a) {
+  return a.rows > kNearRows && a.weight.out_features % W == 0 &&
+         reinterpret_cast<uintptr_t>(a.y) % sizeof(VF) == 0;
+}
+
 // How the work on a range of blocks is ordered.
 struct Cut {
   int64_t chunk_blocks, tile_blocks, piece_groups;
@@ -131,8 +137,7 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
   const uint8_t* weights = a.weight.data + first_block * stride;
   const int64_t columns = qw::ceil_div(num_blocks, cut.tile_blocks);
   const int64_t pieces = qw::ceil_div(packed.depth_groups, cut.piece_groups);
-  const bool is_streamed = a.rows > kNearRows && a.weight.out_features % W == 0 &&
-                           reinterpret_cast<uintptr_t>(a.y) % sizeof(VF) == 0;
+  const bool is_streamed = streams_results(a);
   TileArgs tile;
   tile.w_block_stride = stride;
   tile.acc_stride = cut.tile_blocks * qw::kChannelsPerBlock;
