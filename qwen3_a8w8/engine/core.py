@@ -7,12 +7,12 @@ drive the same code. Per step: `plan_step`, somebody executes the plan,
 result of the last one is in; the tokens are the same either way.
 
 Start reading at `plan_step` and `complete_step`. Who runs is decided in
-`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`.
+`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`, what
+a result means in `results.py`.
 """
 
 from __future__ import annotations
 
-import heapq
 import secrets
 import time
 from collections import Counter, deque
@@ -21,11 +21,13 @@ from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
+from qwen3_a8w8.engine.deadlines import Deadlines
 from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
 from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
+from qwen3_a8w8.engine.results import append_samples, samples_by_sequence
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
@@ -80,7 +82,7 @@ class EngineCore:
         self._scheduler = Scheduler(capabilities, self._pool, config)
         self._clock = clock
         self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
-        self._deadlines: list[tuple[float, int]] = []  # heap of (clock, sequence)
+        self._deadlines = Deadlines()
         self._was_idle = True
         self._live: dict[int, Sequence] = {}
         self._in_flight: deque[ScheduledStep] = deque()
@@ -244,7 +246,7 @@ class EngineCore:
         if step is None or step.plan.step_id != result.step_id:
             expected = "no result" if step is None else f"that of step {step.plan.step_id}"
             raise EngineDeadError(f"got the result of step {result.step_id}, expected {expected}")
-        sampled = _samples_by_sequence(step, result)
+        sampled = samples_by_sequence(step, result)
         self._in_flight.popleft()
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
@@ -300,28 +302,9 @@ class EngineCore:
         )
 
     def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
-        taken: list[SampledToken] = []
-        finish_reason: FinishReason | None = None
-        for token in tokens:
-            if token.position != len(seq.token_ids):
-                raise EngineDeadError(
-                    f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
-                    f"{len(seq.token_ids)}"
-                )
-            taken.append(token)
-            finish_reason = seq.append(token.token_id)
-            if finish_reason is not None:
-                break  # what kept drafts give beyond the end is dropped
-        event = TokenEvent(
-            seq_id=seq.seq_id,
-            token_ids=tuple(token.token_id for token in taken),
-            logprobs=tuple(token.logprobs for token in taken),
-            finish_reason=finish_reason,
-            stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
-            num_cached_tokens=seq.num_cached_tokens,
-        )
-        if finish_reason is not None:
-            self._finish(seq, finish_reason)
+        event = append_samples(seq, tokens)
+        if event.finish_reason is not None:
+            self._finish(seq, event.finish_reason)
         return event
 
     def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
@@ -338,9 +321,7 @@ class EngineCore:
 
     def _end_overdue(self, events: dict[int, TokenEvent]) -> None:
         """Ends sequences whose time is up; their last event joins what this step gave them."""
-        now_s = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, seq_id = heapq.heappop(self._deadlines)
+        for seq_id in self._deadlines.take_due(self._clock()):
             if seq_id in self._live:
                 end = self._finish(self._live[seq_id], "timeout")
                 news = events.get(seq_id, end)
@@ -355,33 +336,9 @@ class EngineCore:
             self._scheduler.add(seq)
             timeout_s = requests[i // num_each].timeout_s
             if timeout_s is not None:
-                heapq.heappush(self._deadlines, (now_s + timeout_s, seq.seq_id))
+                self._deadlines.add(now_s + timeout_s, seq.seq_id)
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(f"the engine is dead: {self._error}")
-
-
-def _samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
-    """The samples of a result, in the order of the step's work.
-
-    Raises:
-        EngineDeadError: samples are missing, or there are more than were asked for.
-    """
-    most = {work.seq.seq_id: 1 + work.num_drafts for work in step.work if work.is_sampled}
-    sampled: dict[int, list[SampledToken]] = {}
-    for token in result.sampled:
-        sampled.setdefault(token.seq_id, []).append(token)
-    if sampled.keys() != most.keys():
-        raise EngineDeadError(
-            f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
-            f"{sorted(most)}"
-        )
-    for seq_id, tokens in sampled.items():
-        if len(tokens) > most[seq_id]:
-            raise EngineDeadError(
-                f"step {result.step_id} has {len(tokens)} samples for sequence {seq_id}, expected "
-                f"at most {most[seq_id]}"
-            )
-    return {seq_id: sampled[seq_id] for seq_id in most}

@@ -8,7 +8,7 @@ The decode rows are chosen in `batch.py`. Then the step's one prefill dispatch i
 filled, in the order of rank again, with chunks of running sequences and of waiting
 ones that are admitted while there is room; `prefill_budget.py` says how many tokens
 it may have beside the decode rows, and it may take several steps, a group of layers
-in each.
+in each. Which blocks a sequence gets is `sequence_blocks.py`.
 
 Why blocks may be given on at once, with a plan still in flight: a runner
 executes plans in order, and whoever gets a block writes each of its slots before
@@ -31,10 +31,10 @@ from qwen3_a8w8.engine.draft import ScheduledChunk, ScheduledStep, StepDraft
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepResult
 from qwen3_a8w8.engine.prefill_budget import PrefillBudget
 from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
+from qwen3_a8w8.engine.sequence_blocks import SequenceBlocks
 from qwen3_a8w8.engine.stats import Decision, StepCounters
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
-from qwen3_a8w8.kv_cache.prefix_index import BlockKey
 
 
 def _rank(seq: Sequence) -> tuple[int, int]:
@@ -57,7 +57,7 @@ class Scheduler:
     ) -> None:
         num_layers = capabilities.num_layers
         self._capabilities = capabilities
-        self._pool = pool
+        self._blocks = SequenceBlocks(pool)
         self._max_running_requests = config.max_running_requests
         self._layers_per_dispatch = min(
             config.prefill_layers_per_dispatch or num_layers, num_layers
@@ -95,8 +95,7 @@ class Scheduler:
             self.waiting.remove(seq)
         else:
             self.running.remove(seq)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = []
+        self._blocks.release(seq)
         seq.state = SequenceState.FINISHED
         if seq.is_started:
             self._to_release.append(seq.seq_id)
@@ -140,7 +139,6 @@ class Scheduler:
         """
         num_prefill_tokens = sum(chunk.num_tokens for chunk in step.plan.prefill)
         self.budget.observe(num_prefill_tokens, step.prefill_layer_share, result.prefill_time_s)
-        block_size = self._pool.block_size
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
@@ -153,12 +151,7 @@ class Scheduler:
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue
             seq.num_computed_tokens += num_kept
-            # Of kept drafts the ids aren't taken in yet; their block is published a step later.
-            keys = seq.block_keys(block_size)
-            num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
-            for i in range(seq.num_published_blocks, num_full_blocks):
-                self._pool.publish(seq.block_ids[i], keys[i])
-            seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
+            self._blocks.publish(work, num_kept)
 
     def _waits_for_a_sample(self) -> bool:
         """Whether the only sequence that decodes can't be given drafts yet.
@@ -179,11 +172,7 @@ class Scheduler:
         if choice.num_ready > 1 or choice.batch_size > 1 or seq.num_in_flight > 0:
             return ()
         drafts = seq.propose_drafts(self._max_drafts)
-        num_missing = self._pool.blocks_for(seq.num_total_tokens + len(drafts)) - len(seq.block_ids)
-        if num_missing > 0:
-            seq.block_ids += self._pool.allocate(min(num_missing, self._pool.num_free))
-        room = len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens
-        drafts = drafts[:room]
+        drafts = drafts[: self._blocks.extend_for_drafts(seq, len(drafts))]
         self._drafting = seq if drafts else None
         return drafts
 
@@ -201,22 +190,20 @@ class Scheduler:
 
     def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""
-        num_missing = self._pool.blocks_for(seq.num_total_tokens) - len(seq.block_ids)
-        while num_missing > self._pool.num_free:
+        num_missing = self._blocks.num_missing(seq)
+        while num_missing > self._blocks.num_free:
             lowest = self.running[-1]
             if lowest is seq:
                 return False  # it keeps what it has and waits for another one to end
             self._preempt(lowest)
             draft.preempted.append(lowest.seq_id)
-        if num_missing > 0:
-            seq.block_ids += self._pool.allocate(num_missing)
+        self._blocks.extend(seq, num_missing)
         return True
 
     def _preempt(self, seq: Sequence) -> None:
         self.running.remove(seq)
         insort(self.waiting, seq, key=_rank)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = []
+        self._blocks.release(seq)
         seq.state = SequenceState.WAITING
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
@@ -262,67 +249,23 @@ class Scheduler:
             if any(seq.num_in_flight for seq in group):
                 draft.blocked = "it was preempted with a sample in flight that isn't known yet"
                 return
-            if not gang and self._is_being_computed(group[0]):
+            if not gang and self._blocks.is_being_computed(group[0], self.running):
                 draft.blocked = "a running sequence is computing its prefix; it waits to share it"
                 return
             num_places = self._max_running_requests - len(self.running)
             if len(group) > num_places:
                 draft.blocked = f"needs {len(group)} running places, {num_places} are free"
                 return
-            if not self._allocate(group):
-                draft.blocked = f"its prompt doesn't fit the {self._pool.num_free} free KV blocks"
+            if not self._blocks.admit(group, self.running):
+                draft.blocked = f"its prompt doesn't fit the {self._blocks.num_free} free KV blocks"
                 return
             for seq in group:
                 self.waiting.remove(seq)
                 insort(self.running, seq, key=_rank)
                 self._begin(seq, draft)
 
-    def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
-        # The last token is always computed: there have to be logits to sample from.
-        num_reusable = (len(seq.token_ids) - 1) // self._pool.block_size
-        return seq.block_keys(self._pool.block_size)[:num_reusable]
-
-    def _is_being_computed(self, seq: Sequence) -> bool:
-        """Whether the first block it lacks is soon to come out of a running prefill.
-
-        So that several answers to one prompt, or a burst with one system prompt, compute it
-        once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
-        """
-        if not self._pool.has_prefix_cache:
-            return False
-        keys = self._reusable_keys(seq)
-        first = self._pool.num_known_blocks(keys)
-        if first == len(keys):
-            return False
-        block_size = self._pool.block_size
-        return any(
-            other.num_published_blocks <= first < other.prefill_end // block_size
-            and other.block_keys(block_size)[first] == keys[first]
-            for other in self.running
-        )
-
-    def _allocate(self, group: list[Sequence]) -> bool:
-        """Gets blocks for all known tokens of all of the group, or none at all.
-
-        One block per running sequence is left, so that an admission isn't undone by their
-        next tokens; members of the group's own batch stand still until it is admitted.
-        """
-        gang = group[0].gang
-        num_spare = sum(seq.gang is None or seq.gang is not gang for seq in self.running)
-        for i, seq in enumerate(group):
-            seq.block_ids = self._pool.acquire_prefix(self._reusable_keys(seq))
-            seq.num_published_blocks = len(seq.block_ids)
-            num_missing = self._pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
-            if num_missing + num_spare > self._pool.num_free:
-                for done in group[: i + 1]:
-                    self._pool.release(done.block_ids)
-                    done.block_ids = []
-                return False
-            seq.block_ids += self._pool.allocate(num_missing)
-        return True
-
     def _begin(self, seq: Sequence, draft: StepDraft) -> None:
-        num_cached_tokens = seq.num_published_blocks * self._pool.block_size
+        num_cached_tokens = self._blocks.num_cached_tokens(seq)
         seq.state = SequenceState.RUNNING
         seq.num_computed_tokens = num_cached_tokens
         seq.prefill_end = len(seq.token_ids)
