@@ -69,6 +69,7 @@ class EngineReplica:
             InvalidRequestError: the request can't be served.
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is going; nothing was begun.
+            RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
@@ -93,6 +94,7 @@ class EngineReplica:
             InvalidRequestError: a request can't be served; none was begun.
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is going; nothing was begun.
+            RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
@@ -216,4 +218,5 @@ async def _answer(reference: Any) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, Exception) and not isinstance(cause, RayError):
             raise cause from None
-        raise EngineDeadError(f"the actor is gone: {type(error).__name__}: {error}") from None
+        logger.error("the actor is gone: %s", error)
+        raise EngineDeadError(f"the actor is gone: {type(error).__name__}") from None

@@ -11,7 +11,12 @@ import math
 from fastapi.responses import JSONResponse
 
 from deployments.errors import BodyTooLargeError, ModelNotFoundError, RouteError
-from qwen3_a8w8.errors import CapacityError, EngineDeadError, InvalidRequestError
+from qwen3_a8w8.errors import (
+    CapacityError,
+    EngineDeadError,
+    InvalidRequestError,
+    RequestFailedError,
+)
 from qwen3_a8w8.openai.errors import error_body
 
 # First match wins, so children come before their parents. A code of None: the exception's own.
@@ -21,6 +26,7 @@ _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (InvalidRequestError, 400, None),
     (CapacityError, 503, None),
     (EngineDeadError, 503, None),
+    (RequestFailedError, 500, None),
 )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 
@@ -69,12 +70,12 @@ class NpuActor:
         """Runs one step and blocks until its results are in.
 
         Raises:
-            InvalidRequestError: the plan breaks the runner's contract; nothing was dispatched.
+            StepFailedError: the runner raised; the log has the traceback.
             EngineDeadError: `start` hasn't succeeded, or the actor is closed.
         """
         if self._runner is None:
             raise EngineDeadError("the actor has no runner; call start first")
-        result = self._runner.execute(plan)
+        result = execute_step(self._runner, plan)
         self._num_steps += 1
         return result
 

@@ -7,6 +7,7 @@ own words where it had any, EngineDeadError where it is lost.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -15,7 +16,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 
 from deployments.errors import EngineNotReadyError
 from deployments.report import ReplicaReport
-from deployments.resume import resumed_stream, retried
+from deployments.resume import resumed_stream, retried, with_time_left
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
@@ -42,12 +43,17 @@ class ReplicaClient:
             UnsupportedBatchSizeError: another number of requests.
             InvalidRequestError: a request can't be served.
             CapacityError: the queue is full.
+            RequestFailedError: a request can't be computed, or engines die of the batch.
             EngineDeadError: attempts or time are used up.
         """
-        outputs: list[SequenceOutput] = await retried(
-            lambda: self._call("generate_batch", requests), self._settings
-        )
-        return outputs
+        began_s = time.monotonic()
+
+        async def attempt() -> list[SequenceOutput]:
+            left = [with_time_left(request, began_s) for request in requests]
+            outputs: list[SequenceOutput] = await self._call("generate_batch", left)
+            return outputs
+
+        return await retried(attempt, self._settings)
 
     async def capabilities(self) -> RunnerCapabilities:
         """What the runners can do; asked once.

@@ -217,10 +217,11 @@ class ModelService:
         sampling: SamplingParams | Mapping[str, Any] | None = None,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> GenerationOutput:
-        """Answers one prompt; see `Ingress.generate`."""
+        """Answers one prompt; see `Ingress.generate`. `options` are `EngineRequest`'s."""
         prompt_ids, params = self._python_call(prompt, sampling, chat_template_kwargs)
-        generation = await self._start(split_request(prompt_ids, params, _seed(params)))
+        generation = await self._start(split_request(prompt_ids, params, _seed(params), options))
         deltas = await collect_text(generation)
         return _output(tuple(prompt_ids), deltas, params)
 
@@ -230,10 +231,11 @@ class ModelService:
         sampling: SamplingParams | Mapping[str, Any] | None = None,
         *,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[OutputDelta, None]:
         """Answers one prompt bit by bit; see `Ingress.generate_stream`."""
         prompt_ids, params = self._python_call(prompt, sampling, chat_template_kwargs)
-        generation = await self._start(split_request(prompt_ids, params, _seed(params)))
+        generation = await self._start(split_request(prompt_ids, params, _seed(params), options))
         with contextlib.closing(generation):
             async for news in generation:
                 for _, delta in news:
@@ -243,10 +245,12 @@ class ModelService:
         self,
         prompts: Sequence[Prompt],
         sampling: SamplingParams | Mapping[str, Any] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
     ) -> list[GenerationOutput]:
         """Answers 1 or 16 prompts as one true batch; see `Ingress.generate_batch`."""
         self.check_batch_size(len(prompts))
-        outputs = await self._run_batch(prompts, self._python_sampling(sampling))
+        outputs = await self._run_batch(prompts, self._python_sampling(sampling), options)
         return [output for output, _ in outputs]
 
     def check_batch_size(self, num_prompts: int) -> None:

@@ -1,3 +1,3 @@
-"""The package's version, for modules that must not import the package's face."""
+"""The package's version: the one place where it is written; the build reads it from here."""
 
 __version__ = "0.1.0"

@@ -102,25 +102,25 @@ class FakeRunner:
         self.known: dict[int, _Known] = {}
         self.plans: list[StepPlan] = []
         self.num_closed = 0
-        self.fail_at_step: int | None = None
+        self.fail_at_step: int | None = None  # from here on it is broken
+        self.flaky_steps: set[int] = set()  # fail once, after all has been done
+        self.poison: dict[int, int] = {}  # seed -> tokens from which on its step fails midway
         self.layers_per_dispatch = self.capabilities.num_layers
         self._open_chunks: tuple = ()
         self._next_layer = 0
         self._cache: dict[tuple[int, int], int] = {}
         self._written: set[tuple[int, int]] = set()
-        self._seen: set[int] = set()
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step."""
         assert plan.step_id == len(self.plans), "plans are executed in order, each once"
         self.plans.append(plan)
-        if plan.step_id == self.fail_at_step:
+        if self.fail_at_step is not None and plan.step_id >= self.fail_at_step:
             raise OSError("device lost")
         for seq_id in plan.release:
             self.known.pop(seq_id, None)
         for start in plan.start:
-            assert start.seq_id not in self._seen, "a sequence is started once"
-            self._seen.add(start.seq_id)
+            assert start.seq_id not in self.known, "a sequence is started once, or released first"
             assert start.sampling.seed is not None
             assert start.sampling.n == 1
             tokens = [*start.prompt_token_ids, *start.output_token_ids]
@@ -131,7 +131,7 @@ class FakeRunner:
         is_last_group = self._next_layer == 0
         sampled = []
         for chunk in plan.prefill:
-            known = self.known[chunk.seq_id]
+            known = self._known(chunk.seq_id)
             end = chunk.start + chunk.num_tokens
             assert chunk.num_tokens >= 1
             assert end <= len(known.token_ids)
@@ -140,7 +140,7 @@ class FakeRunner:
             if chunk.is_sampled and is_last_group:
                 sampled.append(self._sample(chunk.seq_id, known))
         for row in plan.decode.rows if plan.decode else ():
-            known = self.known[row.seq_id]
+            known = self._known(row.seq_id)
             assert row.position == len(known.token_ids) - 1
             drafts = row.draft_token_ids
             end = row.position + 1 + len(drafts)
@@ -150,11 +150,20 @@ class FakeRunner:
                 if sampled[-1].token_id != draft:
                     break
                 sampled.append(self._sample(row.seq_id, known))
+        if plan.step_id in self.flaky_steps:
+            raise MemoryError("just now")
         return StepResult(plan.step_id, tuple(sampled), 0.001)
 
     def close(self) -> None:
         """Counts its calls."""
         self.num_closed += 1
+
+    def _known(self, seq_id: int) -> _Known:
+        assert seq_id in self.known, f"sequence {seq_id} is unknown"
+        known = self.known[seq_id]
+        if len(known.token_ids) >= self.poison.get(known.start.sampling.seed, 1 << 30):
+            raise ValueError("poison")
+        return known
 
     def _check_shape(self, plan: StepPlan) -> None:
         capabilities = self.capabilities

@@ -9,6 +9,7 @@ import typer
 from qwen3_a8w8.cli import options
 
 
+@options.expanded
 def serve(
     model: options.Model = "demo",
     served_model_name: Annotated[
@@ -17,11 +18,8 @@ def serve(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
-    device: options.Device = "auto",
-    num_threads: options.NumThreads = None,
-    max_model_len: options.MaxModelLen = None,
-    num_kv_blocks: options.NumKvBlocks = None,
-    enable: options.Enable = None,
+    *,
+    engine: options.EngineOptions,
 ) -> None:
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
@@ -36,9 +34,7 @@ def serve(
                 "model": model,
                 "served_model_name": served_model_name,
                 "replicas": {"num_replicas": num_replicas},
-                "engine": options.engine_settings(
-                    device, num_threads, max_model_len, num_kv_blocks, enable
-                ),
+                "engine": engine.settings(),
             }
         )
     except ValidationError as error:

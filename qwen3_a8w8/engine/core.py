@@ -13,26 +13,30 @@ a result means in `results.py`.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.deadlines import Deadlines
 from qwen3_a8w8.engine.draft import ScheduledStep
 from qwen3_a8w8.engine.intake import Intake
+from qwen3_a8w8.engine.live import LiveSequences
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
 from qwen3_a8w8.engine.queue_limit import QueueLimit
+from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.results import append_samples, samples_by_sequence
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
+
+logger = logging.getLogger(__name__)
 
 
 def _draw_seed() -> int:
@@ -79,16 +83,15 @@ class EngineCore:
             capabilities.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         )
-        self._scheduler = Scheduler(capabilities, self._pool, config)
-        self._clock = clock
+        self._scheduler = Scheduler(capabilities, self._pool, config, clock)
         self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
-        self._deadlines = Deadlines()
+        self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
+        self._recovery = Recovery(self._scheduler, self._live, self._intake.probe)
         self._was_idle = True
-        self._live: dict[int, Sequence] = {}
         self._in_flight: deque[ScheduledStep] = deque()
+        self._num_lost = 0  # the last ones in flight, planned on what a failed step was to do
         self._next_step_id = 0
         self._num_active_rows = 0
-        self._num_finished: Counter[str] = Counter()
         self._device_time_s = 0.0
         self._error: EngineDeadError | None = None
 
@@ -195,7 +198,7 @@ class EngineCore:
             Its last event, or None if it had ended before (so it may be repeated).
         """
         seq = self._live.get(seq_id)
-        return None if seq is None else self._finish(seq, finish_reason)
+        return None if seq is None else self._live.end(seq, finish_reason)
 
     def plan_step(self) -> StepPlan | None:
         """Makes the next plan.
@@ -210,9 +213,13 @@ class EngineCore:
         """
         if self._error is not None or len(self._in_flight) > self._config.lookahead:
             return None
+        if self._num_lost or self._recovery.is_active:
+            if self._in_flight:
+                return None
+            self._recovery.advance()
         step = self._scheduler.schedule(self._next_step_id)
         if step is None:
-            if self._live and not self._in_flight:
+            if len(self._live) and not self._in_flight:
                 raise EngineDeadError(
                     f"{len(self._live)} sequences are live, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
@@ -220,6 +227,7 @@ class EngineCore:
                 )
             return None
         self._next_step_id += 1
+        logger.debug("%s", self._scheduler.last_decision)
         for start in step.plan.start:
             self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
         self._in_flight.append(replace(step, follows_idle=self._was_idle))
@@ -240,12 +248,9 @@ class EngineCore:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
                 the caller goes on with `fail_all`.
         """
-        if self._error is not None:
+        if self._error is not None or self._drop_if_lost(result.step_id):
             return []
-        step = self._in_flight[0] if self._in_flight else None
-        if step is None or step.plan.step_id != result.step_id:
-            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
-            raise EngineDeadError(f"got the result of step {result.step_id}, expected {expected}")
+        step = self._in_flight[0]
         sampled = samples_by_sequence(step, result)
         self._in_flight.popleft()
         self._device_time_s += result.device_time_s
@@ -253,14 +258,43 @@ class EngineCore:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
-        events = {
-            seq_id: self._take(self._live[seq_id], tokens)
-            for seq_id, tokens in sampled.items()
-            if seq_id in self._live
-        }
-        self._end_overdue(events)
-        self._was_idle = not self._live and not self._in_flight
+        events: dict[int, TokenEvent] = {}
+        for seq_id, tokens in sampled.items():
+            seq = self._live.get(seq_id)
+            if seq is not None and not seq.is_probe:
+                events[seq_id] = self._take(seq, tokens)
+            elif seq is not None:
+                self._take(seq, tokens)
+        for end in (*self._live.end_overdue(), *self._recovery.verdicts()):
+            # It joins what this step gave the sequence.
+            news = events.get(end.seq_id, end)
+            events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
+        self._was_idle = not len(self._live) and not self._in_flight
         return list(events.values())
+
+    def fail_step(self, step_id: int, error: StepFailedError) -> None:
+        """Takes note that the runner lives but couldn't carry out the oldest plan in flight.
+
+        Every sequence is computed anew from its known tokens, after those of the step have been
+        tried one by one; see `recovery.py`.
+
+        Args:
+            step_id: of the plan.
+            error: what the runner said.
+
+        Raises:
+            EngineDeadError: the runner fails whatever it is given; the caller goes on with
+                `fail_all`.
+        """
+        if self._error is not None or self._drop_if_lost(step_id):
+            return
+        self._scheduler.counters.num_failed_steps += 1
+        plans = [step.plan for step in self._in_flight]
+        self._in_flight.popleft()
+        self._num_lost = len(self._in_flight)
+        self._scheduler.restart_all(plans)
+        sequences = [self._live.get(seq_id) for seq_id in plans[0].seq_ids]
+        self._recovery.begin([seq for seq in sequences if seq is not None], error)
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
         """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
@@ -269,18 +303,27 @@ class EngineCore:
             error: what happened; an EngineDeadError is passed on as it is.
 
         Returns:
-            One last event per live sequence, with finish_reason "error" and the error.
+            One last event per live sequence, with finish_reason "error" and the error, which
+            says whether the sequence was being computed (`was_computing`).
         """
         if self._error is None:
             if isinstance(error, EngineDeadError):
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
+        in_flight = {seq_id for step in self._in_flight for seq_id in step.plan.seq_ids}
         self._in_flight.clear()
-        return [
-            replace(self._finish(seq, "error"), error=self._error)
-            for seq in list(self._live.values())
-        ]
+        events: list[TokenEvent] = []
+        for seq in self._live:
+            if seq.is_probe:
+                self._live.end(seq, "error")
+                continue
+            was_computing = self._error.was_computing and (
+                seq.seq_id in in_flight or self._recovery.is_suspect(seq)
+            )
+            own_error = EngineDeadError(str(self._error), was_computing=was_computing)
+            events.append(replace(self._live.end(seq, "error"), error=own_error))
+        return events
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done."""
@@ -293,7 +336,7 @@ class EngineCore:
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
             num_active_rows=self._num_active_rows,
-            num_finished=dict(self._num_finished),
+            num_finished=dict(self._live.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._device_time_s,
             prefill_token_s=self._scheduler.budget.token_s,
@@ -304,39 +347,33 @@ class EngineCore:
     def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
         event = append_samples(seq, tokens)
         if event.finish_reason is not None:
-            self._finish(seq, event.finish_reason)
+            self._live.end(seq, event.finish_reason)
         return event
 
-    def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
-        seq.finish_reason = finish_reason
-        self._scheduler.finish(seq)
-        del self._live[seq.seq_id]
-        self._num_finished[finish_reason] += 1
-        self._queue_limit.count_end()
-        return TokenEvent(
-            seq_id=seq.seq_id,
-            finish_reason=finish_reason,
-            num_cached_tokens=seq.num_cached_tokens,
-        )
+    def _drop_if_lost(self, step_id: int) -> bool:
+        """Drops the oldest step in flight if it was planned on what a failed one was to do.
 
-    def _end_overdue(self, events: dict[int, TokenEvent]) -> None:
-        """Ends sequences whose time is up; their last event joins what this step gave them."""
-        for seq_id in self._deadlines.take_due(self._clock()):
-            if seq_id in self._live:
-                end = self._finish(self._live[seq_id], "timeout")
-                news = events.get(seq_id, end)
-                events[seq_id] = replace(news, finish_reason=end.finish_reason)
+        Raises:
+            EngineDeadError: the oldest step isn't the one named.
+        """
+        step = self._in_flight[0] if self._in_flight else None
+        if step is None or step.plan.step_id != step_id:
+            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
+            raise EngineDeadError(f"got the result of step {step_id}, expected {expected}")
+        if self._num_lost == 0:
+            return False
+        self._in_flight.popleft()
+        self._num_lost -= 1
+        return True
 
     def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:
         self._queue_limit.check(sequences)
-        now_s = self._clock()
         num_each = len(sequences) // len(requests)
         for i, seq in enumerate(sequences):
-            self._live[seq.seq_id] = seq
-            self._scheduler.add(seq)
-            timeout_s = requests[i // num_each].timeout_s
-            if timeout_s is not None:
-                self._deadlines.add(now_s + timeout_s, seq.seq_id)
+            request = requests[i // num_each]
+            self._live.add(seq, request.timeout_s)
+            if request.num_deaths >= NUM_DEATHS_TO_TRY:
+                self._recovery.suspect(seq)
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:

@@ -23,12 +23,12 @@ Knows nothing of requests, seeds, stop tokens or events: that is `core.py`.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.batch import DecodeChoice, choose_decode
 from qwen3_a8w8.engine.draft import ScheduledChunk, ScheduledStep, StepDraft
-from qwen3_a8w8.engine.plan import RunnerCapabilities, StepResult
+from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.prefill_budget import PrefillBudget
 from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
 from qwen3_a8w8.engine.sequence_blocks import SequenceBlocks
@@ -50,13 +50,19 @@ class Scheduler:
         counters: totals of what was planned.
         budget: how many prompt tokens a step may have.
         last_decision: why the last step is as it is.
+        trial: the only sequence that may run, while one is tried alone; see `recovery.py`.
     """
 
     def __init__(
-        self, capabilities: RunnerCapabilities, pool: BlockPool, config: EngineConfig
+        self,
+        capabilities: RunnerCapabilities,
+        pool: BlockPool,
+        config: EngineConfig,
+        clock: Callable[[], float],
     ) -> None:
         num_layers = capabilities.num_layers
         self._capabilities = capabilities
+        self._clock = clock
         self._blocks = SequenceBlocks(pool)
         self._max_running_requests = config.max_running_requests
         self._layers_per_dispatch = min(
@@ -79,6 +85,7 @@ class Scheduler:
         self.running: list[Sequence] = []
         self.counters = StepCounters()
         self.last_decision: Decision | None = None
+        self.trial: Sequence | None = None
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -153,6 +160,29 @@ class Scheduler:
             seq.num_computed_tokens += num_kept
             self._blocks.publish(work, num_kept)
 
+    def vacate_all(self) -> None:
+        """Puts every running sequence back in the queue; no step may be in flight."""
+        for seq in list(self.running):
+            self._vacate(seq)
+
+    def restart_all(self, lost_plans: Iterable[StepPlan]) -> None:
+        """Puts everything back in the queue as if the runner had never heard of it.
+
+        Args:
+            lost_plans: plans whose results are of no use; what of them was carried out isn't known.
+        """
+        self.vacate_all()
+        for plan in lost_plans:
+            self._to_release += plan.release
+        for seq in self.waiting:
+            seq.num_in_flight = 0
+            if seq.is_started:
+                seq.is_started = False
+                self._to_release.append(seq.seq_id)
+        self._open_chunks = []
+        self._num_steps_owed = 0
+        self._drafting = None
+
     def _waits_for_a_sample(self) -> bool:
         """Whether the only sequence that decodes can't be given drafts yet.
 
@@ -201,13 +231,16 @@ class Scheduler:
         return True
 
     def _preempt(self, seq: Sequence) -> None:
+        self._vacate(seq)
+        self.counters.num_preemptions += 1
+
+    def _vacate(self, seq: Sequence) -> None:
         self.running.remove(seq)
         insort(self.waiting, seq, key=_rank)
         self._blocks.release(seq)
         seq.state = SequenceState.WAITING
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
-        self.counters.num_preemptions += 1
 
     def _plan_prefill(self, draft: StepDraft, choice: DecodeChoice | None) -> None:
         """Fills the step's prefill dispatch, unless decoding sequences are owed a step first."""
@@ -243,9 +276,9 @@ class Scheduler:
 
     def _admit(self, draft: StepDraft) -> None:
         """Moves sequences from the queue to the running set, in order, while all limits allow."""
-        while self.waiting and draft.has_prefill_room:
-            gang = self.waiting[0].gang
-            group = [seq for seq in self.waiting if seq.gang is gang] if gang else [self.waiting[0]]
+        while (first := self._next_waiting(draft)) is not None and draft.has_prefill_room:
+            gang = first.gang
+            group = [seq for seq in self.waiting if seq.gang is gang] if gang else [first]
             if any(seq.num_in_flight for seq in group):
                 draft.blocked = "it was preempted with a sample in flight that isn't known yet"
                 return
@@ -264,6 +297,12 @@ class Scheduler:
                 insort(self.running, seq, key=_rank)
                 self._begin(seq, draft)
 
+    def _next_waiting(self, draft: StepDraft) -> Sequence | None:
+        if self.trial is None:
+            return self.waiting[0] if self.waiting else None
+        draft.blocked = "one sequence is tried alone, to find the cause of a failure"
+        return self.trial if self.trial.state is SequenceState.WAITING else None
+
     def _begin(self, seq: Sequence, draft: StepDraft) -> None:
         num_cached_tokens = self._blocks.num_cached_tokens(seq)
         seq.state = SequenceState.RUNNING
@@ -271,8 +310,12 @@ class Scheduler:
         seq.prefill_end = len(seq.token_ids)
         if not seq.is_started:
             seq.is_started = True
-            seq.num_cached_tokens = min(num_cached_tokens, seq.num_prompt_tokens)
             draft.start(seq)
+        if seq.started_s is None:
+            seq.started_s = self._clock()
+            self.counters.num_started += 1
+            self.counters.queue_time_s += seq.started_s - seq.arrived_s
+            seq.num_cached_tokens = min(num_cached_tokens, seq.num_prompt_tokens)
             self.counters.num_prefix_query_tokens += seq.prefill_end
             self.counters.num_prefix_hit_tokens += num_cached_tokens
         draft.add_chunk(seq)

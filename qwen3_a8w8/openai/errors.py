@@ -13,6 +13,7 @@ from qwen3_a8w8.errors import (
     EngineDeadError,
     InvalidRequestError,
     Qwen3A8W8Error,
+    RequestFailedError,
     UnsupportedBatchSizeError,
 )
 
@@ -21,6 +22,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (UnsupportedBatchSizeError, "unsupported_batch_size"),
     (CapacityError, "server_overloaded"),
     (EngineDeadError, "engine_dead"),
+    (RequestFailedError, "request_failed"),
 )
 
 
