@@ -16,16 +16,15 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.draft import ScheduledStep
+from qwen3_a8w8.engine.in_flight import InFlight
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.live import LiveSequences
-from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
+from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
@@ -84,12 +83,11 @@ class EngineCore:
             enable_prefix_caching=config.enable_prefix_caching,
         )
         self._scheduler = Scheduler(capabilities, self._pool, config, clock)
-        self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
+        self._queue_limit = QueueLimit(config, capabilities, self._scheduler.queues, clock)
         self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
-        self._recovery = Recovery(self._scheduler, self._live, self._intake.probe)
+        self._recovery = Recovery(self._scheduler.queues, self._live, self._intake.probe)
         self._was_idle = True
-        self._in_flight: deque[ScheduledStep] = deque()
-        self._num_lost = 0  # the last ones in flight, planned on what a failed step was to do
+        self._in_flight = InFlight()
         self._next_step_id = 0
         self._num_active_rows = 0
         self._device_time_s = 0.0
@@ -213,13 +211,13 @@ class EngineCore:
         """
         if self._error is not None or len(self._in_flight) > self._config.lookahead:
             return None
-        if self._num_lost or self._recovery.is_active:
-            if self._in_flight:
+        if self._in_flight.has_lost or self._recovery.is_active:
+            if len(self._in_flight):
                 return None
             self._recovery.advance()
         step = self._scheduler.schedule(self._next_step_id)
         if step is None:
-            if len(self._live) and not self._in_flight:
+            if len(self._live) and not len(self._in_flight):
                 raise EngineDeadError(
                     f"{len(self._live)} sequences are live, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
@@ -230,7 +228,7 @@ class EngineCore:
         logger.debug("%s", self._scheduler.last_decision)
         for start in step.plan.start:
             self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
-        self._in_flight.append(replace(step, follows_idle=self._was_idle))
+        self._in_flight.push(replace(step, follows_idle=self._was_idle))
         self._was_idle = False
         self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
         return step.plan
@@ -248,11 +246,10 @@ class EngineCore:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
                 the caller goes on with `fail_all`.
         """
-        if self._error is not None or self._drop_if_lost(result.step_id):
+        step = None if self._error is not None else self._in_flight.take(result.step_id)
+        if step is None:
             return []
-        step = self._in_flight[0]
         sampled = samples_by_sequence(step, result)
-        self._in_flight.popleft()
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
@@ -260,16 +257,18 @@ class EngineCore:
         self._scheduler.confirm(step, result, num_sampled)
         events: dict[int, TokenEvent] = {}
         for seq_id, tokens in sampled.items():
-            seq = self._live.get(seq_id)
-            if seq is not None and not seq.is_probe:
-                events[seq_id] = self._take(seq, tokens)
-            elif seq is not None:
-                self._take(seq, tokens)
+            if (seq := self._live.get(seq_id)) is None:
+                continue
+            event = append_samples(seq, tokens)
+            if event.finish_reason is not None:
+                self._live.end(seq, event.finish_reason)
+            if not seq.is_probe:
+                events[seq_id] = event
         for end in (*self._live.end_overdue(), *self._recovery.verdicts()):
             # It joins what this step gave the sequence.
             news = events.get(end.seq_id, end)
             events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
-        self._was_idle = not len(self._live) and not self._in_flight
+        self._was_idle = not len(self._live) and not len(self._in_flight)
         return list(events.values())
 
     def fail_step(self, step_id: int, error: StepFailedError) -> None:
@@ -286,12 +285,10 @@ class EngineCore:
             EngineDeadError: the runner fails whatever it is given; the caller goes on with
                 `fail_all`.
         """
-        if self._error is not None or self._drop_if_lost(step_id):
+        plans = [] if self._error is not None else self._in_flight.fail(step_id)
+        if not plans:
             return
         self._scheduler.counters.num_failed_steps += 1
-        plans = [step.plan for step in self._in_flight]
-        self._in_flight.popleft()
-        self._num_lost = len(self._in_flight)
         self._scheduler.restart_all(plans)
         sequences = [self._live.get(seq_id) for seq_id in plans[0].seq_ids]
         self._recovery.begin([seq for seq in sequences if seq is not None], error)
@@ -311,60 +308,28 @@ class EngineCore:
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
-        in_flight = {seq_id for step in self._in_flight for seq_id in step.plan.seq_ids}
+        suspects = self._in_flight.seq_ids | self._recovery.accused_ids
         self._in_flight.clear()
-        events: list[TokenEvent] = []
-        for seq in self._live:
-            if seq.is_probe:
-                self._live.end(seq, "error")
-                continue
-            was_computing = self._error.was_computing and (
-                seq.seq_id in in_flight or self._recovery.is_suspect(seq)
-            )
-            own_error = EngineDeadError(str(self._error), was_computing=was_computing)
-            events.append(replace(self._live.end(seq, "error"), error=own_error))
-        return events
+        return self._live.end_all(self._error, suspects)
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done."""
         counters = self._scheduler.counters
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(
-            num_waiting=len(self._scheduler.waiting),
-            num_waiting_tokens=self._scheduler.num_waiting_tokens,
-            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.queues.waiting),
+            num_waiting_tokens=self._scheduler.queues.num_waiting_tokens,
+            num_running=len(self._scheduler.queues.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
             num_active_rows=self._num_active_rows,
             num_finished=dict(self._live.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._device_time_s,
-            prefill_token_s=self._scheduler.budget.token_s,
+            prefill_token_s=self._scheduler.prefill.budget.token_s,
             counters=replace(counters, decode_batches=dict(counters.decode_batches)),
             last_decision=self._scheduler.last_decision,
         )
-
-    def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
-        event = append_samples(seq, tokens)
-        if event.finish_reason is not None:
-            self._live.end(seq, event.finish_reason)
-        return event
-
-    def _drop_if_lost(self, step_id: int) -> bool:
-        """Drops the oldest step in flight if it was planned on what a failed one was to do.
-
-        Raises:
-            EngineDeadError: the oldest step isn't the one named.
-        """
-        step = self._in_flight[0] if self._in_flight else None
-        if step is None or step.plan.step_id != step_id:
-            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
-            raise EngineDeadError(f"got the result of step {step_id}, expected {expected}")
-        if self._num_lost == 0:
-            return False
-        self._in_flight.popleft()
-        self._num_lost -= 1
-        return True
 
     def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:
         self._queue_limit.check(sequences)

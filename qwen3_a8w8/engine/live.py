@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
 
 from qwen3_a8w8.engine.deadlines import Deadlines
 from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.errors import EngineDeadError
 
 
 class LiveSequences:
@@ -46,7 +48,7 @@ class LiveSequences:
         """Queues a sequence, which ends by itself once `timeout_s` seconds have passed."""
         seq.arrived_s = self._clock()
         self._sequences[seq.seq_id] = seq
-        self._scheduler.add(seq)
+        self._scheduler.queues.add(seq)
         if timeout_s is not None:
             self._deadlines.add(seq.arrived_s + timeout_s, seq.seq_id)
 
@@ -76,3 +78,23 @@ class LiveSequences:
             for seq_id in due
             if seq_id in self._sequences
         ]
+
+    def end_all(self, error: EngineDeadError, computing: Container[int]) -> list[TokenEvent]:
+        """Ends everything because the engine is dead.
+
+        Args:
+            error: why.
+            computing: sequences that may be the cause.
+
+        Returns:
+            One last event per sequence, with the error and whether it may be the cause.
+        """
+        events: list[TokenEvent] = []
+        for seq in self:
+            end = self.end(seq, "error")
+            if not seq.is_probe:
+                own_error = EngineDeadError(
+                    str(error), was_computing=error.was_computing and seq.seq_id in computing
+                )
+                events.append(replace(end, error=own_error))
+        return events

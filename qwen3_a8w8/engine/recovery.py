@@ -23,8 +23,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from qwen3_a8w8.engine.live import LiveSequences
+from qwen3_a8w8.engine.queues import Queues
 from qwen3_a8w8.engine.request import TokenEvent
-from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence, SequenceState
 from qwen3_a8w8.errors import EngineDeadError, RequestFailedError, StepFailedError
 
@@ -45,29 +45,31 @@ class Recovery:
     """Trials of suspects; while there are any, nothing else is computed.
 
     Args:
-        scheduler: is told who may run.
+        queues: is told who may run.
         live: is asked to end who is found guilty.
         make_probe: a sequence of one token that gives two more.
     """
 
     def __init__(
-        self, scheduler: Scheduler, live: LiveSequences, make_probe: Callable[[], Sequence]
+        self, queues: Queues, live: LiveSequences, make_probe: Callable[[], Sequence]
     ) -> None:
-        self._scheduler = scheduler
+        self._queues = queues
         self._live = live
         self._make_probe = make_probe
         self._suspects: deque[Sequence] = deque()
         self._guilty: list[tuple[Sequence, StepFailedError]] = []  # if the probe passes
+        self._accused: tuple[int, ...] = ()
         self._num_tokens_to_pass = 0
 
     @property
     def is_active(self) -> bool:
         """Whether somebody is tried or has to be."""
-        return bool(self._scheduler.trial or self._suspects)
+        return bool(self._queues.trial or self._suspects)
 
-    def is_suspect(self, seq: Sequence) -> bool:
-        """Whether a sequence may be the cause of a failure."""
-        return seq in self._suspects or any(seq is guilty for guilty, _ in self._guilty)
+    @property
+    def accused_ids(self) -> set[int]:
+        """Sequences of the last failed step, until the probe has shown that the runner works."""
+        return set(self._accused)
 
     def suspect(self, seq: Sequence) -> None:
         """Has a sequence tried before it may run beside others."""
@@ -88,14 +90,15 @@ class Recovery:
         """
         if any(seq.is_probe for seq in sequences):
             raise EngineDeadError(f"the runner fails whatever it is given; last: {error}")
+        self._accused = tuple(seq.seq_id for seq in sequences)
         logger.error(
             "a step for the sequences %s failed, now the runner is probed: %s",
-            [seq.seq_id for seq in sequences],
+            self._accused,
             error,
         )
         for seq in sequences:
             seq.num_failed_steps += 1
-            is_alone = seq is self._scheduler.trial
+            is_alone = seq is self._queues.trial
             if is_alone or seq.num_failed_steps > MAX_UNEXPLAINED_FAILURES:
                 self._guilty.append((seq, error))
             else:
@@ -106,10 +109,10 @@ class Recovery:
 
     def advance(self) -> None:
         """Goes on to the next trial if the present one is over; no step may be in flight."""
-        trial = self._scheduler.trial
+        trial = self._queues.trial
         if trial is not None and not self._is_over(trial):
             return
-        self._scheduler.trial = None
+        self._queues.trial = None
         while self._suspects:
             seq = self._suspects.popleft()
             if seq.state is not SequenceState.FINISHED:
@@ -122,9 +125,10 @@ class Recovery:
         Returns:
             Their last events.
         """
-        trial = self._scheduler.trial
+        trial = self._queues.trial
         if trial is None or not trial.is_probe or not self._is_over(trial):
             return []
+        self._accused = ()
         events = [
             self._convict(seq, error)
             for seq, error in self._guilty
@@ -137,8 +141,8 @@ class Recovery:
         return events
 
     def _try(self, seq: Sequence) -> None:
-        self._scheduler.vacate_all()  # every trial has the whole cache
-        self._scheduler.trial = seq
+        self._queues.vacate_all()  # every trial has the whole cache
+        self._queues.trial = seq
         self._num_tokens_to_pass = len(seq.token_ids) + TRIAL_TOKENS
 
     def _is_over(self, trial: Sequence) -> bool:

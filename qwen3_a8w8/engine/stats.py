@@ -99,6 +99,19 @@ class StepCounters:
             self.decode_batches[decision.decode_batch_size] = num_before + 1
             self.num_decode_rows += decision.num_decode_rows
 
+    def count_start(self, queue_time_s: float, num_tokens: int, num_cached_tokens: int) -> None:
+        """Adds a sequence's first admission.
+
+        Args:
+            queue_time_s: seconds it has waited.
+            num_tokens: its tokens.
+            num_cached_tokens: those of them that the prefix cache had.
+        """
+        self.num_started += 1
+        self.queue_time_s += queue_time_s
+        self.num_prefix_query_tokens += num_tokens
+        self.num_prefix_hit_tokens += num_cached_tokens
+
     def count_gap(self, device_time_s: float, idle_s: float) -> None:
         """Adds a step that followed another one without a pause in the work."""
         self.num_following_steps += 1
