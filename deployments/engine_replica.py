@@ -24,8 +24,9 @@ from deployments.npu_actor import RemoteNpuActor
 from deployments.report import ReplicaReport
 from deployments.router import Router, TokenStream, collect
 from deployments.settings import AppSettings
+from deployments.step_channel import StepChannel
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
+from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 
@@ -53,7 +54,8 @@ class EngineReplica:
         capabilities = await _answer(self._actor.start.remote())
         logger.info("engine ready: %s", capabilities.description)
         self._actor_pid: int = (await _answer(self._actor.ping.remote()))["pid"]
-        self._router = Router(EngineCore(capabilities, config), self._execute)
+        self._channel = await StepChannel.connect(await _answer(self._actor.listen.remote()))
+        self._router = Router(EngineCore(capabilities, config), self._channel.execute)
         self._num_streams = 0
         self._exit_task: asyncio.Task[None] | None = None
 
@@ -154,14 +156,11 @@ class EngineReplica:
         router: Router | None = getattr(self, "_router", None)
         if router is not None:
             await router.close()
+            await self._channel.close()
             try:
                 await asyncio.wait_for(_answer(self._actor.close.remote()), timeout=5.0)
             except (EngineDeadError, asyncio.TimeoutError) as error:
                 logger.warning("the actor didn't close by itself: %s", error)
-
-    async def _execute(self, plan: StepPlan) -> StepResult:
-        result: StepResult = await _answer(self._actor.execute.remote(plan))
-        return result
 
     def _check_ready(self) -> None:
         if self._router.error is not None:
