@@ -152,7 +152,8 @@ class StepChannel:
                     future.set_result(answer)
                 else:
                     future.set_exception(answer)
-        except (OSError, asyncio.IncompleteReadError):
+        except Exception as error:  # the end of the stream, or what isn't a frame of ours
+            logger.error("the step channel has ended: %s: %s", type(error).__name__, error)
             self._fail(EngineDeadError("the actor is gone: its step channel has ended"))
         finally:
             self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
