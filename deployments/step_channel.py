@@ -135,6 +135,7 @@ class StepChannel:
         """Ends the connection; what is pending ends with an EngineDeadError. Idempotent."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
         with contextlib.suppress(OSError):
             self._writer.close()
             await self._writer.wait_closed()
@@ -155,8 +156,6 @@ class StepChannel:
         except Exception as error:  # the end of the stream, or what isn't a frame of ours
             logger.error("the step channel has ended: %s: %s", type(error).__name__, error)
             self._fail(EngineDeadError("the actor is gone: its step channel has ended"))
-        finally:
-            self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
 
     def _fail(self, error: EngineDeadError) -> None:
         self._error = self._error or error

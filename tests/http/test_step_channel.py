@@ -28,23 +28,20 @@ async def test_results_and_errors_come_in_the_order_of_the_plans():
     await channel.close()
 
 
-async def test_actor_that_goes_ends_what_is_pending_and_all_that_follows():
-    held = threading.Event()
+async def test_actor_that_goes_ends_what_is_pending_and_all_that_follows(tmp_path):
+    async def die(reader, writer):
+        await reader.readexactly(4)
+        writer.close()
 
-    def hang(plan):
-        held.wait()
-        raise SystemExit  # the thread ends, and its socket with it
-
-    server = StepServer(hang)
-    channel = await StepChannel.connect(server.path)
-    pending = channel.execute(StepPlan(0))
-    held.set()
-    with pytest.raises(EngineDeadError, match="gone") as caught:
-        await asyncio.wait_for(pending, 10)
-    assert caught.value.was_computing
-    with pytest.raises(EngineDeadError, match="gone"):
-        await channel.execute(StepPlan(1))
-    await channel.close()
+    path = str(tmp_path / "steps")
+    async with await asyncio.start_unix_server(die, path):
+        channel = await StepChannel.connect(path)
+        with pytest.raises(EngineDeadError, match="gone") as caught:
+            await asyncio.wait_for(channel.execute(StepPlan(0)), 10)
+        assert caught.value.was_computing
+        with pytest.raises(EngineDeadError, match="gone"):
+            await channel.execute(StepPlan(1))
+        await channel.close()
 
 
 async def test_closed_channel_ends_what_is_pending_as_nobodys_fault():
