@@ -7,6 +7,8 @@ the deployments' options and the placement of processes, and nothing that runs l
 # No postponed annotations here: Serve looks at the class in the builder's signature to know
 # that it has to validate the arguments with it.
 
+from typing import Any
+
 from ray import serve
 from ray.serve import Application
 
@@ -21,6 +23,12 @@ INGRESS_DEPLOYMENT = "Ingress"
 # Admission is the engine's: it refuses with a reason and Retry-After. Serve's own limits, which
 # make requests wait where nobody sees them, are set out of the way.
 UNLIMITED_REQUESTS = 100_000
+
+# Serve runs a deployment's code on a thread of its own unless it is told otherwise, and takes
+# whatever a stream yields into a queue without a bound: what piles up there is sent token by token
+# and never coalesced. On Serve's own loop a stream is asked for more when the last message is gone.
+# Nothing here blocks the loop: models run in the actor, long prompts are read on threads.
+SERVE_ENVIRONMENT = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
 
 
 def build_app(settings: AppSettings) -> Application:
@@ -37,7 +45,7 @@ def build_app(settings: AppSettings) -> Application:
     engine = serve.deployment(
         name=ENGINE_DEPLOYMENT,
         num_replicas=replicas.num_replicas,
-        ray_actor_options={"num_cpus": replicas.router_num_cpus},
+        ray_actor_options=_actor_options(replicas.router_num_cpus),
         placement_group_bundles=[
             {"CPU": replicas.router_num_cpus},
             replicas.actor_bundle(),
@@ -52,9 +60,13 @@ def build_app(settings: AppSettings) -> Application:
     ingress = serve.deployment(
         name=INGRESS_DEPLOYMENT,
         num_replicas=settings.http.num_replicas,
-        ray_actor_options={"num_cpus": settings.http.num_cpus},
+        ray_actor_options=_actor_options(settings.http.num_cpus),
         max_ongoing_requests=UNLIMITED_REQUESTS,
         graceful_shutdown_timeout_s=replicas.graceful_shutdown_timeout_s,
         graceful_shutdown_wait_loop_s=0.5,
     )(Ingress)
     return ingress.bind(settings, engine.bind(settings))
+
+
+def _actor_options(num_cpus: float) -> dict[str, Any]:
+    return {"num_cpus": num_cpus, "runtime_env": {"env_vars": SERVE_ENVIRONMENT}}

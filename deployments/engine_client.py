@@ -25,8 +25,12 @@ class EngineClient(Protocol):
         """What the runners can do; all replicas are alike."""
         ...
 
-    async def reports(self) -> list[ReplicaReport]:
-        """What the replicas that answer hold and have done."""
+    async def reports(self, timeout_s: float) -> list[ReplicaReport]:
+        """What all running replicas hold and have done.
+
+        Raises:
+            EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+        """
         ...
 
     async def check_ready(self, timeout_s: float) -> None:

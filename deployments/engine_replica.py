@@ -75,6 +75,7 @@ class EngineReplica:
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
+        await self._prepare([request])
         stream = self._router.submit(request)
         self._num_streams += 1
         try:
@@ -100,6 +101,7 @@ class EngineReplica:
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
+        await self._prepare(requests)
         streams: list[TokenStream] = self._router.submit_batch(requests)
         self._num_streams += 1
         try:
@@ -161,6 +163,14 @@ class EngineReplica:
                 await asyncio.wait_for(_answer(self._actor.close.remote()), timeout=5.0)
             except (EngineDeadError, asyncio.TimeoutError) as error:
                 logger.warning("the actor didn't close by itself: %s", error)
+
+    async def _prepare(self, requests: list[EngineRequest]) -> None:
+        """Has the actor compile forms, so that no step has to wait for it."""
+        forms = [r.sampling.structured for r in requests if r.sampling.structured is not None]
+        for structured in dict.fromkeys(forms):
+            await _answer(self._actor.prepare_grammar.remote(structured))
+        if forms:
+            self._check_ready()  # things may have happened meanwhile
 
     def _check_ready(self) -> None:
         if self._router.error is not None:

@@ -16,8 +16,28 @@ class ModelNotFoundError(InvalidRequestError):
     """The request names a model that isn't served here."""
 
 
+class ResponseNotFoundError(InvalidRequestError):
+    """The request names a response that isn't kept here, or no longer."""
+
+
 class BodyTooLargeError(InvalidRequestError):
     """The request body is longer than `http.max_body_bytes`."""
+
+
+class HeadersTooLargeError(InvalidRequestError):
+    """Path and headers are longer than `http.max_header_bytes`."""
+
+
+class MediaTypeError(InvalidRequestError):
+    """The request body isn't said to be JSON."""
+
+
+class AuthenticationError(InvalidRequestError):
+    """The request has no valid API key."""
+
+
+class CorsError(InvalidRequestError):
+    """A page in a browser may not send its requests here."""
 
 
 class RouteError(InvalidRequestError):

@@ -46,7 +46,13 @@ def split_request(
     requests = [
         EngineRequest(
             prompt_token_ids=tuple(prompt_token_ids),
-            sampling=replace(sampling, n=1, seed=derive_seed(seed, index)),
+            sampling=replace(
+                sampling,
+                n=1,
+                seed=derive_seed(seed, index),
+                # They share the prompt: its log-probabilities are told with the first.
+                prompt_logprobs=None if index else sampling.prompt_logprobs,
+            ),
             **(options or {}),
         )
         for index in range(sampling.n)
@@ -84,6 +90,7 @@ def feed_event(
         event.token_ids,
         event.logprobs if sampling.logprobs is not None else None,
         "stop" if event.finish_reason == "stop" else "length" if event.finish_reason else None,
+        event.prompt_tokens,
     )
 
 
@@ -143,6 +150,16 @@ class Generation:
             task.cancel()
 
     async def __aiter__(self) -> AsyncIterator[News]:
+        async for news in self.every(None):
+            yield news
+
+    async def every(self, period_s: float | None) -> AsyncIterator[News]:
+        """As iteration, with empty news whenever nothing has come for `period_s` seconds.
+
+        Raises:
+            EngineDeadError: a sequence was lost.
+            Qwen3A8W8Error: what an engine says of one.
+        """
         while True:
             if self._news:
                 news, self._news = self._news, []
@@ -152,12 +169,20 @@ class Generation:
                 raise self._error
             elif self._num_open == 0:
                 return
-            else:
-                await self._wait()
+            elif not await self._wait(period_s):
+                yield []
 
-    async def _wait(self) -> None:
+    async def _wait(self, timeout_s: float | None = None) -> bool:
+        """Until something has changed; whether it has within the time."""
+        loop = asyncio.get_running_loop()
+        # A timer costs less than wait_for, which makes a task; this runs once per token.
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self._changed.set)
         await self._changed.wait()
         self._changed.clear()
+        if timer is None:
+            return True
+        timer.cancel()
+        return loop.time() < timer.when()
 
     async def _pump(self, index: int) -> None:
         """Reads one sequence's events to its end; leaving the stream early aborts it."""

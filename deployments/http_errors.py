@@ -10,11 +10,21 @@ import math
 
 from fastapi.responses import JSONResponse
 
-from deployments.errors import BodyTooLargeError, ModelNotFoundError, RouteError
+from deployments.errors import (
+    AuthenticationError,
+    BodyTooLargeError,
+    CorsError,
+    HeadersTooLargeError,
+    MediaTypeError,
+    ModelNotFoundError,
+    ResponseNotFoundError,
+    RouteError,
+)
 from qwen3_a8w8.errors import (
     CapacityError,
     EngineDeadError,
     InvalidRequestError,
+    RateLimitError,
     RequestFailedError,
 )
 from qwen3_a8w8.openai.errors import error_body
@@ -22,8 +32,14 @@ from qwen3_a8w8.openai.errors import error_body
 # First match wins, so children come before their parents. A code of None: the exception's own.
 _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
+    (ResponseNotFoundError, 404, None),
     (BodyTooLargeError, 413, "request_too_large"),
+    (HeadersTooLargeError, 431, "headers_too_large"),
+    (MediaTypeError, 415, "unsupported_media_type"),
+    (AuthenticationError, 401, "invalid_api_key"),
+    (CorsError, 400, "cors_not_allowed"),
     (InvalidRequestError, 400, None),
+    (RateLimitError, 429, "rate_limit_exceeded"),
     (CapacityError, 503, None),
     (EngineDeadError, 503, None),
     (RequestFailedError, 500, None),
@@ -46,4 +62,6 @@ def error_response(error: Exception) -> JSONResponse:
     headers = {}
     if isinstance(error, CapacityError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error_body(error, code=code), status_code=status, headers=headers)

@@ -14,14 +14,13 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from deployments.api import build_api
+from deployments.python_calls import GenerationOutput, Prompt, PythonCalls, Sampling
 from deployments.replica_client import ReplicaClient
-from deployments.service import GenerationOutput, ModelService, Prompt
+from deployments.security import add_security
+from deployments.service import ModelService
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
-from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.text.output import OutputDelta
-
-Sampling = SamplingParams | Mapping[str, Any] | None
 
 
 @serve.ingress()
@@ -48,10 +47,20 @@ class Ingress:
             ReplicaClient(engine, settings.failover),
             decode_batch_sizes=settings.engine.decode_batch_sizes,
         )
+        self._calls = PythonCalls(self._service)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor: the routes over this object's service."""
-        return build_api(self._service, max_body_bytes=self._settings.http.max_body_bytes)
+        http = self._settings.http
+        app = build_api(
+            self._service,
+            max_body_bytes=http.max_body_bytes,
+            keep_alive_s=http.keep_alive_s,
+            # A response that only one of several processes knows would be found by chance.
+            max_stored_responses=http.max_stored_responses if http.num_replicas == 1 else 0,
+        )
+        add_security(app, self._settings.security, http)
+        return app
 
     async def generate(
         self,
@@ -71,10 +80,10 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._service.generate(
+        return await self._calls.generate(
             prompt,
             sampling,
-            chat_template_kwargs=chat_template_kwargs,
+            chat_template_kwargs,
             options=_options(priority, timeout_s, cache_salt),
         )
 
@@ -99,10 +108,10 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        async for delta in self._service.generate_stream(
+        async for delta in self._calls.generate_stream(
             prompt,
             sampling,
-            chat_template_kwargs=chat_template_kwargs,
+            chat_template_kwargs,
             options=_options(priority, timeout_s, cache_salt),
         ):
             yield delta
@@ -125,7 +134,7 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._service.generate_batch(
+        return await self._calls.generate_batch(
             prompts, sampling, options=_options(priority, timeout_s, cache_salt)
         )
 

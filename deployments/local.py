@@ -22,6 +22,7 @@ from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
 import deployments
+from deployments.api_keys import ApiKeys
 from deployments.app import APPLICATION_NAME, build_app
 from deployments.settings import AppSettings
 from qwen3_a8w8 import errors
@@ -108,6 +109,7 @@ def local_application(
 def _check(settings: AppSettings, host: str, port: int) -> None:
     """Finds what can be found before anything is started."""
     settings.engine.to_config()
+    ApiKeys.from_settings(settings.security)
     resolve_model(settings.model)
     if ray.is_initialized():
         raise ConfigError(

@@ -1,8 +1,8 @@
 """The process that owns a device: a thin shell over a `Runner`.
 
 Plans come over a socket (`step_channel.py`) and are executed strictly in the order they were
-sent, on one thread; Ray's calls are for the rest, and `ping` answers while a step runs.
-Decides nothing.
+sent, on one thread. Ray's calls are for the rest: `ping` and `prepare_grammar` have threads
+of their own, so that they answer while a step runs. Decides nothing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,12 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
+from qwen3_a8w8.text.structured import StructuredOutput
 
 CONTROL_GROUP = "control"
+GRAMMAR_GROUP = "grammar"
+NUM_GRAMMAR_CALLS = 16
+"""Calls that may wait for a form at the same time; few of them compute."""
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +98,19 @@ class NpuActor:
             self._num_steps += 1
         return result
 
+    @ray.method(concurrency_group=GRAMMAR_GROUP)
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted, while steps run.
+
+        Raises:
+            InvalidRequestError: the form can't be used.
+            EngineDeadError: `start` hasn't succeeded, or the actor is closed.
+        """
+        runner = self._runner  # not behind the lock, which is a step's while that runs
+        if runner is None:
+            raise EngineDeadError("the actor has no runner; call start first")
+        runner.prepare_grammar(structured)
+
     @ray.method(concurrency_group=CONTROL_GROUP)
     def ping(self) -> dict[str, int]:
         """Process id and number of steps done; answers while a step runs."""
@@ -112,6 +129,6 @@ class NpuActor:
 _OPTIONS: dict[str, Any] = {
     "max_restarts": 0,
     "max_task_retries": 0,
-    "concurrency_groups": {CONTROL_GROUP: 1},
+    "concurrency_groups": {CONTROL_GROUP: 1, GRAMMAR_GROUP: NUM_GRAMMAR_CALLS},
 }
 RemoteNpuActor = ray.remote(**_OPTIONS)(NpuActor)

@@ -70,13 +70,21 @@ class ReplicaClient:
         self._capabilities = capabilities
         return capabilities
 
-    async def reports(self) -> list[ReplicaReport]:
-        """The report of one replica: Serve's handle chooses which, and can't ask them all.
+    async def reports(self, timeout_s: float) -> list[ReplicaReport]:
+        """The reports of all running replicas, ordered by their id; one that dies has none.
 
         Raises:
-            EngineDeadError: none answers.
+            EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
         """
-        return [await self._call("report")]
+        response = self._handle.broadcast("report")
+        try:
+            answers = await response.results_async(timeout_s=timeout_s, return_exceptions=True)
+        except TimeoutError:
+            raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
+        except (RayError, RayServeException) as error:
+            raise translate(error) from None
+        reports = [answer for answer in answers if isinstance(answer, ReplicaReport)]
+        return sorted(reports, key=lambda report: report.replica_id)
 
     async def check_ready(self, timeout_s: float) -> None:
         """Asks one replica for its health.

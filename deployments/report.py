@@ -59,6 +59,7 @@ class _Reports:
         gauges = {
             "num_requests_running": ("sequences with KV blocks", "num_running"),
             "num_requests_waiting": ("sequences without KV blocks", "num_waiting"),
+            "num_tokens_waiting": ("their tokens", "num_waiting_tokens"),
             "kv_blocks_in_use": ("KV blocks held by sequences", "num_blocks_in_use"),
             "kv_blocks_free": ("KV blocks that can be had", "num_blocks_free"),
             "decode_active_rows": ("live rows of the last decode dispatch", "num_active_rows"),
@@ -71,6 +72,20 @@ class _Reports:
             for report in self._reports:
                 gauge.add_metric([report.replica_id], getattr(report.stats, attribute))
             yield gauge
+        usage = GaugeMetricFamily(
+            f"{PREFIX}_kv_cache_usage_perc", "KV blocks in use, 1 is all", labels=["replica"]
+        )
+        info = GaugeMetricFamily(
+            f"{PREFIX}_replica_info",
+            "processes of a replica",
+            labels=["replica", "pid", "actor_pid"],
+        )
+        for report in self._reports:
+            in_use, free = report.stats.num_blocks_in_use, report.stats.num_blocks_free
+            usage.add_metric([report.replica_id], in_use / max(1, in_use + free))
+            processes = (report.replica_pid, report.actor_pid)
+            info.add_metric([report.replica_id, *map(str, processes)], 1)
+        yield from (usage, info)
 
     def _counters(self) -> Iterator[Metric]:
         counters = {

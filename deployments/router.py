@@ -71,6 +71,7 @@ class TokenStream:
                 event.token_ids,
                 event.logprobs,
                 num_cached_tokens=event.num_cached_tokens,
+                prompt_tokens=event.prompt_tokens,
             )
         if event.error is not None:
             raise event.error
@@ -90,6 +91,7 @@ def merge_events(events: list[TokenEvent]) -> TokenEvent:
         stop_token_id=last.stop_token_id,
         num_cached_tokens=max(event.num_cached_tokens for event in events),
         error=last.error,
+        prompt_tokens=next((event.prompt_tokens for event in events if event.prompt_tokens), ()),
     )
 
 
@@ -246,4 +248,5 @@ async def collect(
         finish_reason=event.finish_reason or "error",
         stop_token_id=event.stop_token_id,
         num_cached_tokens=event.num_cached_tokens,
+        prompt_tokens=event.prompt_tokens,
     )

@@ -59,7 +59,9 @@ class EngineSettings(StrictSettings):
         default=0.8,
         description="share (0 to 1] of the memory free after warm-up that the cache takes",
     )
-    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache)")
+    kv_cache_dtype: str = Field(
+        default="int8", description="int8 (with a scale cache), or bf16 (experimental)"
+    )
     max_model_len: int | None = Field(
         default=None,
         description="longest prompt plus output in tokens, which must fit the cache; null: the "
@@ -223,6 +225,65 @@ class HttpSettings(StrictSettings):
         ge=1024,
         description="longest request body in bytes; longer ones get a 413",
     )
+    max_stored_responses: int = Field(
+        default=256,
+        ge=0,
+        le=100_000,
+        description="responses kept in memory for previous_response_id of /v1/responses, 64 MiB "
+        "at most; 0: none. With several ingress processes none are kept",
+    )
+    keep_alive_s: float | None = Field(
+        default=15.0,
+        gt=0,
+        le=3600,
+        description="seconds after which a stream without news gets a comment, so that proxies "
+        "don't take its connection for dead; null: never",
+    )
+    max_header_bytes: int = Field(
+        default=32 * 2**10,
+        ge=1024,
+        description="longest path and headers together in bytes; longer ones get a 431",
+    )
+
+
+class SecuritySettings(StrictSettings):
+    """Section `security`: who may send requests, and how many; see docs/security.md."""
+
+    api_key_file: str | None = Field(
+        default=None,
+        min_length=1,
+        description="file with one API key a line, on the machine of each ingress process; null: "
+        "none",
+    )
+    api_key_env: str | None = Field(
+        default=None,
+        min_length=1,
+        description="environment variable with API keys, separated by commas, which then has to be "
+        "set; null: QWEN3_A8W8_API_KEY where that is set",
+    )
+    max_concurrent_requests_per_key: int | None = Field(
+        default=None,
+        ge=1,
+        description="requests of one key at a time and ingress process; more get a 429; null: any",
+    )
+    max_requests_per_minute_per_key: int | None = Field(
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="requests of one key in 60 seconds and ingress process; more get a 429; null: "
+        "any",
+    )
+    cors_allow_origins: tuple[str, ...] = Field(
+        default=(),
+        description="origins, such as https://chat.example.com, whose pages may send requests "
+        "from a browser; '*' for all",
+    )
+
+    @property
+    def has_key_limits(self) -> bool:
+        """Some limit per key is set."""
+        limits = (self.max_concurrent_requests_per_key, self.max_requests_per_minute_per_key)
+        return any(limit is not None for limit in limits)
 
 
 class AppSettings(StrictSettings):
@@ -239,6 +300,7 @@ class AppSettings(StrictSettings):
     engine: EngineSettings = Field(default_factory=EngineSettings)
     replicas: ReplicaSettings = Field(default_factory=ReplicaSettings)
     http: HttpSettings = Field(default_factory=HttpSettings)
+    security: SecuritySettings = Field(default_factory=SecuritySettings)
     failover: FailoverSettings = Field(default_factory=FailoverSettings)
     runner_factory: str = Field(
         default=RUNNER_FACTORY,

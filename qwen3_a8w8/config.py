@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError, ConfigError
-from qwen3_a8w8.experimental import FLAGS, unknown_flags
+from qwen3_a8w8.experimental import BF16_KV_CACHE, FLAGS, unknown_flags
 from qwen3_a8w8.rope_scaling import YarnScaling
 
 DECODE_BATCH_SIZES = (1, 16)
@@ -180,7 +180,7 @@ class ModelConfig:
         return config
 
 
-KV_CACHE_DTYPES = ("int8",)
+KV_CACHE_DTYPES = ("int8", "bf16")
 """Element types of the KV cache that have kernels."""
 
 
@@ -197,7 +197,8 @@ class EngineConfig:
         kv_cache_bytes: bytes for the KV cache; used when `num_kv_blocks` is None.
         kv_memory_fraction: share (0 to 1] of the memory free after warm-up that the cache may
             take when neither of the two above is given.
-        kv_cache_dtype: "int8" (with a scale cache), the only one that has kernels.
+        kv_cache_dtype: "int8" (with a scale cache) or "bf16", which takes nearly twice the memory
+            per token; the latter is the experimental flag `bf16_kv_cache` under another name.
         max_model_len: longest prompt plus output in tokens. A number must fit the checkpoint and
             the KV cache. None: the checkpoint's own limit, or what the KV cache holds of it.
         prefill_chunk_tokens: most prompt tokens computed in one prefill dispatch.
@@ -239,6 +240,17 @@ class EngineConfig:
     num_threads: int | None = None
     packed_cache_dir: str | None = "auto"
     enable: tuple[str, ...] = field(default=())
+
+    @property
+    def active_flags(self) -> tuple[str, ...]:
+        """Experimental flags that are on, those that other fields mean included."""
+        implied = (BF16_KV_CACHE,) if self.kv_cache_dtype == "bf16" else ()
+        return tuple(dict.fromkeys((*self.enable, *implied)))
+
+    @property
+    def has_bf16_kv_cache(self) -> bool:
+        """Whether keys and values are kept in bfloat16."""
+        return BF16_KV_CACHE in self.active_flags
 
     def __post_init__(self) -> None:
         """Checks ranges.

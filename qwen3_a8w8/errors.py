@@ -66,7 +66,12 @@ class CapacityError(Qwen3A8W8Error):
         self.retry_after_s = retry_after_s
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_capacity, (self.args[0] if self.args else "", self.retry_after_s))
+        message = self.args[0] if self.args else ""
+        return (_rebuild_capacity, (type(self), message, self.retry_after_s))
+
+
+class RateLimitError(CapacityError):
+    """A client has reached its own limit, however busy the server is."""
 
 
 class EngineDeadError(Qwen3A8W8Error):
@@ -100,8 +105,10 @@ def _rebuild(
     return cls(message, param=param, code=code)
 
 
-def _rebuild_capacity(message: str, retry_after_s: float) -> CapacityError:
-    return CapacityError(message, retry_after_s=retry_after_s)
+def _rebuild_capacity(
+    cls: type[CapacityError], message: str, retry_after_s: float
+) -> CapacityError:
+    return cls(message, retry_after_s=retry_after_s)
 
 
 def _rebuild_dead(cls: type[EngineDeadError], message: str, was_computing: bool) -> EngineDeadError:

@@ -60,11 +60,14 @@ class GenerationOutput:
         prompt_token_ids: the prompt.
         completions: `n` answers.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        prompt_logprobs: one entry per token of the prompt but the first, or None if they weren't
+            asked for.
     """
 
     prompt_token_ids: tuple[int, ...]
     completions: tuple[Completion, ...]
     num_cached_tokens: int
+    prompt_logprobs: tuple[LogprobEntry, ...] | None = None
 
     @property
     def token_ids(self) -> tuple[int, ...]:
@@ -125,6 +128,7 @@ class LLM(SelfClosing):
         self._defaults = GenerationDefaults.from_directory(directory)
         runner = ModelRunner.load(str(directory), config)
         self.capabilities: RunnerCapabilities = runner.capabilities
+        self._runner = runner
         self._engine = Engine(runner, config)
 
     def default_sampling_params(self) -> SamplingParams:
@@ -308,6 +312,9 @@ class LLM(SelfClosing):
                 f"{len(params)} sampling params for {len(many)} prompts; give one, or one each",
                 param="sampling_params",
             )
+        for sampling in {id(sampling): sampling for sampling in params}.values():
+            if sampling.structured is not None:
+                self._runner.prepare_grammar(sampling.structured)
         return [
             EngineRequest(tuple(self._encode(prompt)), sampling, **options)
             for prompt, sampling in zip(many, params, strict=True)
@@ -358,6 +365,7 @@ class _Outputs:
                     for index, deltas in enumerate(per_sequence)
                 ),
                 num_cached,
+                _prompt_logprobs(per_sequence[0], request.sampling),
             )
             for request, per_sequence, num_cached in zip(
                 self._requests, self._deltas, self._num_cached, strict=True
@@ -376,6 +384,14 @@ def _completion(index: int, deltas: Sequence[OutputDelta], sampling: SamplingPar
     )
 
 
+def _prompt_logprobs(
+    deltas: Sequence[OutputDelta], sampling: SamplingParams
+) -> tuple[LogprobEntry, ...] | None:
+    if sampling.prompt_logprobs is None:
+        return None
+    return next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ())
+
+
 def _feed(processor: OutputProcessor, sampling: SamplingParams, event: TokenEvent) -> OutputDelta:
     if event.error is not None:
         raise event.error
@@ -385,6 +401,7 @@ def _feed(processor: OutputProcessor, sampling: SamplingParams, event: TokenEven
         event.logprobs if sampling.logprobs is not None else None,
         # Like clients of the API, the text side knows two ways to end: a deadline is a limit.
         "length" if reason == "timeout" else reason if reason in ("stop", "length") else None,
+        event.prompt_tokens,
     )
 
 

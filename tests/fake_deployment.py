@@ -113,7 +113,7 @@ class FakeEngine:
     async def capabilities(self) -> RunnerCapabilities:
         return self.core.capabilities
 
-    async def reports(self) -> list[ReplicaReport]:
+    async def reports(self, timeout_s: float) -> list[ReplicaReport]:
         return [ReplicaReport("fake#1", 1, 2, self.core.stats())]
 
     async def check_ready(self, timeout_s: float) -> None:

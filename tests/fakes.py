@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from qwen3_a8w8.config import SCRATCH_BLOCK
 from qwen3_a8w8.engine.plan import (
+    PromptToken,
     RunnerCapabilities,
     SampledToken,
     SequenceStart,
@@ -12,6 +13,7 @@ from qwen3_a8w8.engine.plan import (
     TokenLogprobs,
 )
 from qwen3_a8w8.engine.request import EngineRequest, derive_seed
+from qwen3_a8w8.errors import InvalidRequestError
 
 EOS = 1
 COPYING_SEED = 3
@@ -102,6 +104,7 @@ class FakeRunner:
         self.known: dict[int, _Known] = {}
         self.plans: list[StepPlan] = []
         self.num_closed = 0
+        self.script: list[int] = []  # what every sequence says, in place of the rule
         self.fail_at_step: int | None = None  # from here on it is broken
         self.flaky_steps: set[int] = set()  # fail once, after all has been done
         self.poison: dict[int, int] = {}  # seed -> tokens from which on its step fails midway
@@ -130,6 +133,7 @@ class FakeRunner:
         self._check_layers(plan)
         is_last_group = self._next_layer == 0
         sampled = []
+        prompt_tokens = []
         for chunk in plan.prefill:
             known = self._known(chunk.seq_id)
             end = chunk.start + chunk.num_tokens
@@ -137,6 +141,11 @@ class FakeRunner:
             assert end <= len(known.token_ids)
             assert chunk.is_sampled == (end == len(known.token_ids))
             self._attend(known.states, chunk, chunk.start, end)
+            if chunk.has_prompt_logprobs and is_last_group:
+                last = end if chunk.is_sampled else end + 1
+                prompt_tokens += [
+                    self._look_up(chunk.seq_id, known, p) for p in range(chunk.start + 1, last)
+                ]
             if chunk.is_sampled and is_last_group:
                 sampled.append(self._sample(chunk.seq_id, known))
         for row in plan.decode.rows if plan.decode else ():
@@ -152,7 +161,11 @@ class FakeRunner:
                 sampled.append(self._sample(row.seq_id, known))
         if plan.step_id in self.flaky_steps:
             raise MemoryError("just now")
-        return StepResult(plan.step_id, tuple(sampled), 0.001)
+        return StepResult(plan.step_id, tuple(sampled), 0.001, prompt_tokens=tuple(prompt_tokens))
+
+    def prepare_grammar(self, structured) -> None:
+        """Refuses: a fake model has no grammars."""
+        raise InvalidRequestError("a fake runner has no grammars", param=structured.param)
 
     def close(self) -> None:
         """Counts its calls."""
@@ -167,7 +180,7 @@ class FakeRunner:
 
     def _check_shape(self, plan: StepPlan) -> None:
         capabilities = self.capabilities
-        assert len(plan.prefill) <= capabilities.max_prefill_seqs
+        assert sum(chunk.num_logits for chunk in plan.prefill) <= capabilities.max_prefill_seqs
         num_tokens = sum(chunk.num_tokens for chunk in plan.prefill)
         assert num_tokens <= capabilities.prefill_chunk_tokens
         rows = plan.decode.rows if plan.decode else ()
@@ -211,12 +224,24 @@ class FakeRunner:
             self._written.add(slot)
             self._cache[slot] = states[position]
 
+    def _look_up(self, seq_id: int, known: _Known, position: int) -> PromptToken:
+        token_id = known.token_ids[position]
+        logprob = -float(position)
+        top = ((token_id, logprob),) * min(known.start.sampling.prompt_logprobs, 1)
+        return PromptToken(seq_id, position, token_id, TokenLogprobs(logprob, top))
+
     def _sample(self, seq_id: int, known: _Known) -> SampledToken:
         sampling = known.start.sampling
         position = len(known.token_ids)
         vocab_size = self.capabilities.vocab_size
         token = next_token(known.states[-1], position, sampling.seed, vocab_size)
         num_output = position - len(known.start.prompt_token_ids)
+        if self.script:
+            token = self.script[min(num_output, len(self.script) - 1)]
+        if sampling.thinking_limit is not None:
+            output = known.token_ids[len(known.start.prompt_token_ids) :]
+            forced = sampling.thinking_limit.forced_id(output)
+            token = token if forced is None else forced
         while num_output < sampling.min_tokens and token in known.start.stop_token_ids:
             token = (token + 1) % vocab_size
         known.token_ids.append(token)

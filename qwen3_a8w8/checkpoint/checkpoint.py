@@ -130,8 +130,9 @@ class Checkpoint(SelfClosing):
         files = self._reader.files
         if dtype is None:
             dtype = torch.float32 if len(self._float_names[name]) == 1 else torch.bfloat16
-        tensor = files.read(name).to(dtype)
-        check_finite(files, name, tensor)
+        stored = self._reader.aliases.get(name, name)
+        tensor = files.read(stored).to(dtype)
+        check_finite(files, stored, tensor)
         return tensor
 
     def close(self) -> None:

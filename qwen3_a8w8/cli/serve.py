@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Annotated
 
 import typer
@@ -17,6 +18,10 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    api_key_file: Annotated[
+        str | None,
+        typer.Option(help="File with one API key a line; default: $QWEN3_A8W8_API_KEY, if set."),
+    ] = None,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
     *,
     engine: options.EngineOptions,
@@ -34,6 +39,7 @@ def serve(
                 "model": model,
                 "served_model_name": served_model_name,
                 "replicas": {"num_replicas": num_replicas},
+                "security": {"api_key_file": api_key_file and os.path.abspath(api_key_file)},
                 "engine": engine.settings(),
             }
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from qwen3_a8w8.engine.plan import TokenLogprobs
+from qwen3_a8w8.engine.plan import PromptToken, TokenLogprobs
 from qwen3_a8w8.engine.request import (
     EngineRequest,
     FinishReason,
@@ -31,6 +31,7 @@ class _Partial:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 class Collector:
@@ -81,6 +82,7 @@ class Collector:
         partial.finish_reason = event.finish_reason
         partial.stop_token_id = event.stop_token_id
         partial.num_cached_tokens = event.num_cached_tokens
+        partial.prompt_tokens = partial.prompt_tokens or event.prompt_tokens
         is_ended_by_hook = self._on_event is not None and self._on_event(
             partial.request_index, partial.index, event
         )
@@ -102,6 +104,7 @@ class Collector:
                 finish_reason=partial.finish_reason,
                 stop_token_id=partial.stop_token_id,
                 num_cached_tokens=partial.num_cached_tokens,
+                prompt_tokens=partial.prompt_tokens,
             )
             for partial in self._partials.values()
             if partial.finish_reason is not None

@@ -253,6 +253,9 @@ class EngineCore:
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
+        for token in result.prompt_tokens:
+            if (seq := self._live.get(token.seq_id)) is not None:
+                seq.prompt_tokens[token.position] = token
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
         events: dict[int, TokenEvent] = {}

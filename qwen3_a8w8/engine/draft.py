@@ -87,7 +87,7 @@ class StepDraft:
         self._step_id = step_id
         self._num_layers = capabilities.num_layers
         self._num_tokens_left = capabilities.prefill_chunk_tokens
-        self._num_chunks_left = capabilities.max_prefill_seqs
+        self._num_logits_left = capabilities.max_prefill_seqs
         self._layers = (0, capabilities.num_layers)
         self._starts: list[SequenceStart] = []
         self._chunks: list[ScheduledChunk] = []
@@ -110,7 +110,7 @@ class StepDraft:
     @property
     def has_prefill_room(self) -> bool:
         """Whether another chunk of at least one token fits the prefill dispatch."""
-        return self._num_tokens_left > 0 and self._num_chunks_left > 0
+        return self._num_tokens_left > 0 and self._num_logits_left > 0
 
     def start(self, seq: Sequence) -> None:
         """Makes a sequence known to the runner."""
@@ -126,16 +126,22 @@ class StepDraft:
             return
         start = seq.num_computed_tokens
         num_tokens = min(self._num_tokens_left, seq.prefill_end - start)
+        has_logprobs = seq.wants_prompt_logprobs
+        if has_logprobs:
+            # One row is left, so that a long prompt doesn't keep all others waiting.
+            num_tokens = min(num_tokens, max(1, self._num_logits_left - 1))
         is_sampled = start + num_tokens == seq.prefill_end
-        chunk = PrefillChunk(seq.seq_id, start, num_tokens, tuple(seq.block_ids), is_sampled)
+        chunk = PrefillChunk(
+            seq.seq_id, start, num_tokens, tuple(seq.block_ids), is_sampled, has_logprobs
+        )
         self._chunks.append(ScheduledChunk(seq, chunk, seq.num_preemptions))
         self._num_tokens_left -= num_tokens
-        self._num_chunks_left -= 1
+        self._num_logits_left -= chunk.num_logits
 
     def continue_chunks(self, chunks: list[ScheduledChunk]) -> None:
         """Takes up chunks that have gone through some layers; no others fit beside them."""
         self._chunks = list(chunks)
-        self._num_chunks_left = 0
+        self._num_logits_left = 0
 
     def set_prefill_layers(self, begin: int, end: int) -> None:
         """Says through which layers the chunks go; with the last one they count as computed."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.text.structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,8 @@ class PrefillChunk:
         num_tokens: length of the chunk, at least 1.
         block_ids: the sequence's block table; covers start + num_tokens positions.
         is_sampled: sample the token at position start + num_tokens after this chunk.
+        has_prompt_logprobs: report the log-probabilities of the known tokens that come after its
+            positions; it then needs a row of logits for each position, instead of one.
     """
 
     seq_id: int
@@ -56,6 +59,12 @@ class PrefillChunk:
     num_tokens: int
     block_ids: tuple[int, ...]
     is_sampled: bool
+    has_prompt_logprobs: bool = False
+
+    @property
+    def num_logits(self) -> int:
+        """Most rows of logits that it needs."""
+        return self.num_tokens if self.has_prompt_logprobs else 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +104,7 @@ class StepPlan:
         release: sequences to forget; unknown ids are ignored, so it may be repeated.
         start: sequences to learn.
         prefill: chunks of distinct sequences, together at most `prefill_chunk_tokens` tokens
-            and at most `max_prefill_seqs` chunks.
+            and at most `max_prefill_seqs` rows of logits.
         prefill_layers: layers [begin, end) that the chunks go through in this step; None: all.
             A dispatch that has begun at layer 0 is continued, in later plans, with the same
             chunks or fewer (of sequences that have gone) and the layers that follow. Samples
@@ -132,13 +141,33 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True, slots=True)
+class PromptToken:
+    """A token of a prompt with its log-probabilities, given the tokens before it."""
+
+    seq_id: int
+    position: int
+    token_id: int
+    logprobs: TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
 class SampledToken:
-    """A token sampled in a step; `position` is its own position in the sequence."""
+    """A token sampled in a step.
+
+    Attributes:
+        seq_id: the sequence.
+        position: the token's own position in it.
+        token_id: the token.
+        logprobs: if they were asked for.
+        error: why the form that was asked for allows no token any more; the token then means
+            nothing, and the sequence is to end.
+    """
 
     seq_id: int
     position: int
     token_id: int
     logprobs: TokenLogprobs | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +182,7 @@ class StepResult:
         prefill_time_s: those of them that went into the step's chunks.
         idle_s: seconds that the device waited, from its last work in the step before to its last
             work in this one.
+        prompt_tokens: what chunks with `has_prompt_logprobs` report.
     """
 
     step_id: int
@@ -160,6 +190,7 @@ class StepResult:
     device_time_s: float
     prefill_time_s: float = 0.0
     idle_s: float = 0.0
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +200,7 @@ class RunnerCapabilities:
     Attributes:
         decode_batch_sizes: ascending, e.g. (1, 16).
         prefill_chunk_tokens: most tokens in one prefill dispatch.
-        max_prefill_seqs: most chunks in one prefill dispatch.
+        max_prefill_seqs: most chunks in one prefill dispatch, and most rows of logits.
         block_size: tokens per KV block.
         num_kv_blocks: blocks in the pool, block 0 (scratch) included.
         max_model_len: most tokens (prompt + output) of one sequence.
@@ -214,6 +245,16 @@ class Runner(Protocol):
                 a block out of range, or a sequence twice; nothing has been dispatched.
             Exception: whatever else went wrong. The next plans release and start anew what they
                 go on with.
+        """
+        ...
+
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted; waits for it.
+
+        May be called while a step runs, from any thread.
+
+        Raises:
+            InvalidRequestError: the form can't be used; `param` names its field.
         """
         ...
 

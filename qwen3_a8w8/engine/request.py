@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from qwen3_a8w8.engine.plan import TokenLogprobs
+from qwen3_a8w8.engine.plan import PromptToken, TokenLogprobs
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError, RequestFailedError
+from qwen3_a8w8.errors import InvalidRequestError, Qwen3A8W8Error
 
 FinishReason = Literal["stop", "length", "timeout", "abort", "error"]
 
@@ -99,7 +99,9 @@ class TokenEvent:
             text.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why it failed, with finish_reason "error": RequestFailedError for this request alone,
+            likewise InvalidRequestError if the form that it asked for can't be gone on with, or
             EngineDeadError with the whole engine.
+        prompt_tokens: with the first token, if they were asked for: the prompt's but the first.
     """
 
     seq_id: int
@@ -108,7 +110,8 @@ class TokenEvent:
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
-    error: EngineDeadError | RequestFailedError | None = None
+    error: Qwen3A8W8Error | None = None
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +127,7 @@ class SequenceOutput:
         finish_reason: why it ended.
         stop_token_id: the last token if it ended the sequence.
         num_cached_tokens: prompt tokens that came from the prefix cache.
+        prompt_tokens: the prompt's tokens but the first with log-probabilities, if asked for.
     """
 
     request_index: int
@@ -134,6 +138,7 @@ class SequenceOutput:
     finish_reason: FinishReason
     stop_token_id: int | None
     num_cached_tokens: int
+    prompt_tokens: tuple[PromptToken, ...] = ()
 
 
 def derive_seed(seed: int, index: int) -> int:

@@ -6,10 +6,10 @@ A result that doesn't fit its plan is a defect of the runner, and said as one.
 from __future__ import annotations
 
 from qwen3_a8w8.engine.draft import ScheduledStep
-from qwen3_a8w8.engine.plan import SampledToken, StepResult
+from qwen3_a8w8.engine.plan import PromptToken, SampledToken, StepResult
 from qwen3_a8w8.engine.request import FinishReason, TokenEvent
 from qwen3_a8w8.engine.sequence import Sequence
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
 
 
 def samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
@@ -45,6 +45,8 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
     Raises:
         EngineDeadError: a sample isn't for the position that comes next.
     """
+    is_first = seq.num_output_tokens == 0
+    error: InvalidRequestError | None = None
     taken: list[SampledToken] = []
     finish_reason: FinishReason | None = None
     for token in tokens:
@@ -53,6 +55,9 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
                 f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
                 f"{len(seq.token_ids)}"
             )
+        if token.error is not None:
+            error, finish_reason = _form_error(seq, token.error), "error"
+            break
         taken.append(token)
         finish_reason = seq.append(token.token_id)
         if finish_reason is not None:
@@ -64,4 +69,21 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
         finish_reason=finish_reason,
         stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
         num_cached_tokens=seq.num_cached_tokens,
+        error=error,
+        prompt_tokens=_prompt_tokens(seq) if is_first else (),
+    )
+
+
+def _prompt_tokens(seq: Sequence) -> tuple[PromptToken, ...]:
+    return tuple(seq.prompt_tokens[position] for position in sorted(seq.prompt_tokens))
+
+
+def _form_error(seq: Sequence, message: str) -> InvalidRequestError:
+    """Why an answer can't be gone on with in the form that was asked for."""
+    structured = seq.sampling.structured
+    param = None if structured is None else structured.param
+    return InvalidRequestError(
+        f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
+        f"make {param} simpler",
+        param=param,
     )

@@ -7,14 +7,20 @@ Knows no tokenizer, so stop strings are matched elsewhere (`text/output.py`).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.text.structured import StructuredOutput, Thinking
 
 MAX_STOP_STRINGS = 16
+MAX_STOP_CHARS = 1024
+"""Longest stop string; its beginning is held back from the client, and it is searched for in
+every character."""
+
+MAX_THINKING_END = 32
 MAX_SEED = 2**63 - 1
 MAX_TOP_K = 2**31 - 1
 """Devices take top_k as int32; no vocabulary is larger."""
@@ -24,11 +30,64 @@ MIN_REPETITION_PENALTY = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ThinkingLimit:
+    """Bounds the think block: after `num_tokens` output tokens it is closed by force.
+
+    The tokens at the positions from `num_tokens` on are then those of `end_ids`, whatever the
+    logits say. That depends on the tokens before them alone, so it holds in every batch,
+    with lookahead, and where another replica goes on.
+
+    Attributes:
+        num_tokens: most output tokens before the end, the opening tag included (>= 0).
+        end_ids: ids of the text that closes the block, `close_id` among them.
+        close_id: id of the closing tag; where the output has it already, nothing is forced.
+        open_id: id of the opening tag; nothing is forced unless the output begins with it. None:
+            the prompt has opened the block.
+    """
+
+    num_tokens: int
+    end_ids: tuple[int, ...]
+    close_id: int
+    open_id: int | None = None
+
+    def __post_init__(self) -> None:
+        """Checks every field.
+
+        Raises:
+            InvalidRequestError: a value has the wrong type or is outside its range.
+        """
+        is_good = _is_int(self.num_tokens) and self.num_tokens >= 0
+        if not is_good or not 1 <= len(self.end_ids) <= MAX_THINKING_END:
+            raise InvalidRequestError(
+                f"the thinking limit has {self.num_tokens!r} tokens and an end of "
+                f"{len(self.end_ids)}; expected at least 0, and 1 to {MAX_THINKING_END}",
+                param="thinking_budget",
+            )
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        """All ids that it names."""
+        opening = () if self.open_id is None else (self.open_id,)
+        return (*self.end_ids, self.close_id, *opening)
+
+    def forced_id(self, output_ids: Sequence[int]) -> int | None:
+        """The id that has to come after `output_ids`, or None where the model is free."""
+        place = len(output_ids) - self.num_tokens
+        if not 0 <= place < len(self.end_ids):
+            return None
+        before = output_ids[: self.num_tokens]
+        is_open = self.open_id is None or list(before[:1]) == [self.open_id]
+        if not is_open or self.close_id in before:
+            return None
+        return self.end_ids[place]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """Decoding settings of one request; names and meanings are vLLM's.
 
-    The order of application is: logit_bias, min_tokens, penalties, temperature, min_p,
-    top_k, top_p, then one draw keyed by (seed, position).
+    The order of application is: logit_bias, min_tokens, structured, penalties, temperature,
+    min_p, top_k, top_p, then one draw keyed by (seed, position).
 
     Attributes:
         max_tokens: most tokens to generate (>= 1); None: as many as the context has room for.
@@ -48,8 +107,13 @@ class SamplingParams:
         ignore_eos: go on past the model's end-of-sequence tokens.
         logprobs: report the log-probability of each token and of this many alternatives
             (0 to 20) under the model's own distribution; None: don't.
+        prompt_logprobs: the same for every token of the prompt but the first, told with the first
+            token of the output. The prompt is then computed anew, in small chunks.
         n: independent answers to one prompt (1 to 16).
         skip_special_tokens: leave special tokens out of the text.
+        thinking_limit: closes the think block in time; None: the model does.
+        structured: the form that the answer must have, a `StructuredOutput` or a mapping of its
+            attributes. The answer ends where the form does, also before `min_tokens`.
     """
 
     max_tokens: int | None = 256
@@ -67,8 +131,11 @@ class SamplingParams:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
+    prompt_logprobs: int | None = None
     n: int = 1
     skip_special_tokens: bool = True
+    thinking_limit: ThinkingLimit | None = None
+    structured: StructuredOutput | None = None
 
     def __post_init__(self) -> None:
         """Checks every field.
@@ -93,6 +160,7 @@ class SamplingParams:
         self._check_float("frequency_penalty", -2.0, 2.0)
         self._check_float("repetition_penalty", MIN_REPETITION_PENALTY, 10.0)
         self._check_int("logprobs", 0, MAX_LOGPROBS, is_optional=True)
+        self._check_int("prompt_logprobs", 0, MAX_LOGPROBS, is_optional=True)
         self._check_int("n", 1, 16)
         # Accept what callers naturally write, a single string or any sequence.
         raw_stop: Any = self.stop
@@ -101,6 +169,12 @@ class SamplingParams:
             raise InvalidRequestError(
                 f"stop has {len(stop)} entries {stop!r:.200}; expected at most "
                 f"{MAX_STOP_STRINGS} non-empty strings",
+                param="stop",
+            )
+        if too_long := [s for s in stop if len(s) > MAX_STOP_CHARS]:
+            raise InvalidRequestError(
+                f"stop has a string of {len(too_long[0])} characters, expected at most "
+                f"{MAX_STOP_CHARS}; shorten it",
                 param="stop",
             )
         object.__setattr__(self, "stop", stop)
@@ -124,20 +198,29 @@ class SamplingParams:
                     param="logit_bias",
                 )
         object.__setattr__(self, "logit_bias", bias)
+        self._check_structured()
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same settings with `seed` in place of the present one."""
         return replace(self, seed=seed)
 
+    def with_thinking(self, thinking: Thinking) -> SamplingParams:
+        """The same settings; the form of the answer, if it has one, begins to hold there."""
+        if self.structured is None:
+            return self
+        return replace(self, structured=replace(self.structured, thinking=thinking))
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks the token ids that only a model can judge.
 
         Raises:
-            InvalidRequestError: an id in `logit_bias` or `stop_token_ids` is no token.
+            InvalidRequestError: an id in `logit_bias`, `stop_token_ids` or `thinking_limit` is
+                no token.
         """
         for param, ids in (
             ("logit_bias", self.logit_bias),
             ("stop_token_ids", self.stop_token_ids),
+            ("thinking_budget", self.thinking_limit.token_ids if self.thinking_limit else ()),
         ):
             for token_id in ids:
                 if token_id >= vocab_size:
@@ -146,6 +229,25 @@ class SamplingParams:
                         f"{vocab_size - 1}",
                         param=param,
                     )
+
+    def _check_structured(self) -> None:
+        structured: Any = self.structured
+        if structured is None:
+            return
+        if isinstance(structured, Mapping):
+            object.__setattr__(self, "structured", StructuredOutput.from_fields(structured))
+        elif not isinstance(structured, StructuredOutput):
+            raise InvalidRequestError(
+                f"structured is {structured!r:.60}, expected a StructuredOutput or a mapping of "
+                "its attributes",
+                param="structured",
+            )
+        if self.ignore_eos:
+            raise InvalidRequestError(
+                "ignore_eos is set, but a structured answer ends where its form does; leave one "
+                "of them out",
+                param="ignore_eos",
+            )
 
     def _check_int(
         self, name: str, low: int, high: int | None, *, is_optional: bool = False

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from qwen3_a8w8.engine.plan import SequenceStart
+from qwen3_a8w8.engine.plan import PromptToken, SequenceStart
 from qwen3_a8w8.engine.prompt_lookup import PromptLookup
 from qwen3_a8w8.engine.request import FinishReason
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -57,6 +57,7 @@ class Sequence:
         num_cached_tokens: tokens taken from the prefix cache at its first admission.
         num_preemptions: how often its blocks were taken away.
         last_decode_step: id of the last step that decoded it, -1 before.
+        prompt_tokens: log-probabilities of the prompt so far, by position.
     """
 
     __slots__ = (
@@ -81,6 +82,7 @@ class Sequence:
         "num_published_blocks",
         "num_resumed_tokens",
         "prefill_end",
+        "prompt_tokens",
         "rank",
         "sampling",
         "seq_id",
@@ -129,6 +131,7 @@ class Sequence:
         self.num_cached_tokens = 0
         self.num_preemptions = 0
         self.last_decode_step = -1
+        self.prompt_tokens: dict[int, PromptToken] = {}
         self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
         self._lookup: PromptLookup | None = None
@@ -144,6 +147,15 @@ class Sequence:
     def num_total_tokens(self) -> int:
         """Tokens the runner will know once every plan made so far is done."""
         return len(self.token_ids) + self.num_in_flight
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Log-probabilities of its prompt were asked for, and aren't all known yet."""
+        return (
+            self.sampling.prompt_logprobs is not None
+            and self.num_resumed_tokens == 0
+            and len(self.prompt_tokens) < self.num_prompt_tokens - 1
+        )
 
     @property
     def is_prefilling(self) -> bool:
@@ -190,8 +202,10 @@ class Sequence:
 
     def append(self, token_id: int) -> FinishReason | None:
         """Takes in a sampled token and says whether it ends the sequence."""
-        # min_tokens counts tokens before the stop token, which is when the runner bars it.
-        may_stop = self.num_output_tokens >= self.sampling.min_tokens
+        # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
+        # comes all the same, the form of the answer allows nothing else.
+        is_structured = self.sampling.structured is not None
+        may_stop = is_structured or self.num_output_tokens >= self.sampling.min_tokens
         self.token_ids.append(token_id)
         if may_stop and token_id in self.stop_token_ids:
             return "stop"

@@ -108,6 +108,8 @@ class SequenceBlocks:
         seq.block_ids = []
 
     def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
+        if seq.wants_prompt_logprobs:
+            return []  # there have to be logits of every position
         # The last token is always computed: there have to be logits to sample from.
         num_reusable = (len(seq.token_ids) - 1) // self._pool.block_size
         return seq.block_keys(self._pool.block_size)[:num_reusable]

@@ -73,6 +73,11 @@ def _adjusted(logits: Tensor, controls: Mapping[str, Tensor], row: int) -> Tenso
     begin, end = controls["bias_range"][row].tolist()
     for j in range(begin, end):
         work[int(controls["bias_ids"][j])] += controls["bias_values"][j]
+    allowed_start = int(controls["allowed_start"][row])
+    if allowed_start >= 0:
+        ids = torch.arange(work.numel())
+        words = controls["allowed_words"][allowed_start + ids // 32]
+        work[(words >> (ids % 32) & 1) == 0] = float("-inf")
     repetition = controls["repetition_penalty"][row]
     begin, end = controls["history_range"][row].tolist()
     for j in range(begin, end):

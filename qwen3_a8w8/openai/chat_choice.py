@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from qwen3_a8w8.openai.chat_response import ChatFinishReason
@@ -18,13 +18,20 @@ class ChatParsing:
     Attributes:
         reasoning: state that the prompt leaves the answer in (`reasoning.initial_state`), or
             None to leave think blocks in the content.
+        has_reasoning: show the think block; otherwise it is left out of the answer.
         has_tools: look for tool calls.
+        is_call_named: the request named the function to call; the answer then ends with "stop",
+            as OpenAI's do.
         make_call_id: gives a call its id.
+        think_ids: ids of the tags that open and close the think block, or None.
     """
 
     reasoning: ReasoningState | None = ReasoningState.UNDECIDED
+    has_reasoning: bool = True
     has_tools: bool = False
+    is_call_named: bool = False
     make_call_id: Callable[[], str] = new_call_id
+    think_ids: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,7 @@ class ChatPiece:
     content: str = ""
     calls: tuple[ToolCall, ...] = ()
     logprobs: tuple[LogprobEntry, ...] = ()
+    token_ids: tuple[int, ...] = ()
     finish_reason: ChatFinishReason | None = None
 
 
@@ -43,27 +51,34 @@ class ChatChoice:
 
     Attributes:
         num_tokens: output tokens so far.
+        num_reasoning_tokens: those of them in the think block, tags included.
         finish_reason: how it ended, or None while it goes on.
     """
 
     def __init__(self, parsing: ChatParsing) -> None:
         state = parsing.reasoning
         self._reasoning = None if state is None else ReasoningParser(state)
+        self._has_reasoning = parsing.has_reasoning
         self._tools = ToolCallParser(parsing.make_call_id) if parsing.has_tools else None
+        self._think_ids = parsing.think_ids
+        self._is_thinking = state is ReasoningState.REASONING
+        self._is_call_named = parsing.is_call_named
         self.num_tokens = 0
+        self.num_reasoning_tokens = 0
         self.finish_reason: ChatFinishReason | None = None
 
     def feed(self, delta: OutputDelta) -> ChatPiece:
         """Takes the next output; what comes after the finish is ignored."""
         if self.finish_reason is not None:
             return ChatPiece()
-        self.num_tokens += len(delta.token_ids)
+        self._count(delta.token_ids)
         reasoning, content = "", delta.text
         is_final = delta.finish_reason is not None
         if self._reasoning is not None:
             split = self._reasoning.feed(delta.text)
             rest = self._reasoning.finish() if is_final else None
-            reasoning = split.reasoning + (rest.reasoning if rest else "")
+            if self._has_reasoning:
+                reasoning = split.reasoning + (rest.reasoning if rest else "")
             content = split.content + (rest.content if rest else "")
         calls: tuple[ToolCall, ...] = ()
         if self._tools is not None:
@@ -73,6 +88,21 @@ class ChatChoice:
                 found = self._tools.finish()
                 content, calls = content + found.content, calls + found.calls
         self.finish_reason = delta.finish_reason
-        if self.finish_reason == "stop" and self._tools is not None and self._tools.num_calls:
+        has_calls = self._tools is not None and self._tools.num_calls > 0
+        if self.finish_reason == "stop" and has_calls and not self._is_call_named:
             self.finish_reason = "tool_calls"
-        return ChatPiece(reasoning, content, calls, delta.logprobs, self.finish_reason)
+        return ChatPiece(
+            reasoning, content, calls, delta.logprobs, delta.token_ids, self.finish_reason
+        )
+
+    def _count(self, token_ids: Sequence[int]) -> None:
+        self.num_tokens += len(token_ids)
+        if self._think_ids is None:
+            return
+        open_id, close_id = self._think_ids
+        for token_id in token_ids:
+            if token_id == open_id and not self.num_reasoning_tokens:
+                self._is_thinking = True
+            if self._is_thinking:
+                self.num_reasoning_tokens += 1
+                self._is_thinking = token_id != close_id

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
 from qwen3_a8w8.openai.chat_response import (
     ChatFinishReason,
@@ -14,8 +15,9 @@ from qwen3_a8w8.openai.chat_response import (
     make_message_call,
 )
 from qwen3_a8w8.openai.chat_stream import check_all_finished
-from qwen3_a8w8.openai.response import ResponseIdentity, make_usage
-from qwen3_a8w8.text.output import OutputDelta
+from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
+from qwen3_a8w8.openai.response import make_usage
+from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 
 
 class ChatCollector:
@@ -23,17 +25,15 @@ class ChatCollector:
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         parsing: ChatParsing | None = None,
     ) -> None:
         """Makes the collector; arguments as for `ChatStream`."""
-        self._identity = identity
+        self._request = request
+        self._prompt_logprobs: tuple[LogprobEntry, ...] = ()
+        num_choices = request.num_choices
         self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
         self._pieces: list[list[ChatPiece]] = [[] for _ in range(num_choices)]
-        self._prompt_tokens = prompt_tokens
 
     @property
     def is_finished(self) -> bool:
@@ -42,6 +42,7 @@ class ChatCollector:
 
     def feed(self, index: int, delta: OutputDelta) -> None:
         """Takes new output of choice `index`."""
+        self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
         self._pieces[index].append(self._choices[index].feed(delta))
 
     def response(self, cached_tokens: int | None = None) -> ChatResponse:
@@ -52,32 +53,42 @@ class ChatCollector:
         """
         check_all_finished(self._choices)
         completion_tokens = sum(choice.num_tokens for choice in self._choices)
+        num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
+        identity, has_token_ids = self._request.identity, self._request.has_token_ids
+        extra: dict[str, Any] = {}
+        if has_token_ids:
+            extra["prompt_token_ids"] = self._request.prompt_of(0)
+        if self._request.has_prompt_logprobs:
+            extra["prompt_logprobs"] = make_prompt_logprobs(self._prompt_logprobs)
         return ChatResponse(
-            id=self._identity.id,
+            id=identity.id,
             object="chat.completion",
-            created=self._identity.created,
-            model=self._identity.model,
-            system_fingerprint=self._identity.system_fingerprint,
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
             choices=[
-                _response_choice(index, pieces, choice.finish_reason)
+                _response_choice(index, pieces, choice.finish_reason, has_token_ids)
                 for index, (pieces, choice) in enumerate(
                     zip(self._pieces, self._choices, strict=True)
                 )
                 if choice.finish_reason is not None
             ],
-            usage=make_usage(self._prompt_tokens, completion_tokens, cached_tokens),
+            usage=make_usage(
+                self._request.num_prompt_tokens, completion_tokens, cached_tokens, num_reasoning
+            ),
+            **extra,
         )
 
 
 def _response_choice(
-    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason
+    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason, has_token_ids: bool
 ) -> ChatResponseChoice:
     content = "".join(piece.content for piece in pieces)
     reasoning = "".join(piece.reasoning for piece in pieces)
     calls = [make_message_call(call) for piece in pieces for call in piece.calls]
     extra: dict[str, Any] = {}
     if reasoning:
-        extra["reasoning_content"] = reasoning
+        extra["reasoning_content"] = extra["reasoning"] = reasoning
     if calls:
         extra["tool_calls"] = calls
     message = ChatMessage(
@@ -86,9 +97,11 @@ def _response_choice(
         refusal=None,
         **extra,
     )
+    ids = [token_id for piece in pieces for token_id in piece.token_ids]
     return ChatResponseChoice(
         index=index,
         message=message,
         logprobs=make_choice_logprobs([entry for piece in pieces for entry in piece.logprobs]),
         finish_reason=finish_reason,
+        **({"token_ids": ids} if has_token_ids else {}),
     )

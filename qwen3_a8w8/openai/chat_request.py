@@ -19,7 +19,16 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.openai.messages import Message
 from qwen3_a8w8.openai.request import FieldError
 from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.openai.tool_choice import (
+    NamedToolChoice,
+    ToolChoice,
+    check_chosen,
+    check_tool_choice,
+    structured_by_tools,
+)
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.structured import StructuredOutput
+from qwen3_a8w8.text.tool_grammar import CallableTool
 
 
 class FunctionDefinition(BaseModel):
@@ -30,6 +39,7 @@ class FunctionDefinition(BaseModel):
     name: str = Field(min_length=1)
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool | None = None
 
 
 class Tool(BaseModel):
@@ -53,10 +63,17 @@ class Tool(BaseModel):
         return self._raw
 
 
-def _check_tool_choice(value: object) -> object:
-    if value not in (None, "none", "auto"):
-        raise ValueError("only 'none' and 'auto' are supported")
+def _refuse_template(value: object) -> object:
+    if value is not None:
+        raise ValueError(
+            "a template is a program, and only the checkpoint's is run; leave it out, or set "
+            "variables of the checkpoint's in chat_template_kwargs"
+        )
     return value
+
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Qwen3 thinks or doesn't: "none" switches it off, everything else on."""
 
 
 class ChatRequest(SamplingFields):
@@ -67,10 +84,13 @@ class ChatRequest(SamplingFields):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     tools: list[Tool] | None = None
-    tool_choice: Annotated[Literal["none", "auto"] | None, BeforeValidator(_check_tool_choice)] = (
-        None
-    )
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(check_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
+    chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
     chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
@@ -81,10 +101,34 @@ class ChatRequest(SamplingFields):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatRequest:
+        check_chosen(self.tool_choice, [tool.function.name for tool in self.tools or ()])
+        return self
+
     @property
     def has_tools(self) -> bool:
         """The model is shown tools and may call them."""
         return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def has_reasoning(self) -> bool:
+        """The answer shows the think block."""
+        return self.include_reasoning is not False
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Variables of the template; an explicit `enable_thinking` goes before an effort."""
+        kwargs: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            kwargs["enable_thinking"] = self.reasoning_effort != "none"
+        if self.thinking_budget == 0:
+            kwargs["enable_thinking"] = False
+        return kwargs | (self.chat_template_kwargs or {})
+
+    @property
+    def is_call_named(self) -> bool:
+        """The request names the one function that is to be called."""
+        return isinstance(self.tool_choice, NamedToolChoice)
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages as a chat template reads them."""
@@ -107,4 +151,18 @@ class ChatRequest(SamplingFields):
             defaults,
             max_tokens=self.max_tokens if limit is None else limit,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            structured=self._structured(),
+        )
+
+    def _structured(self) -> StructuredOutput | None:
+        tools = [
+            CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
+            for tool in (self.tools or ())
+            if self.has_tools
+        ]
+        return structured_by_tools(
+            self.tool_choice,
+            tools,
+            self.structured_output(),
+            has_parallel_calls=self.parallel_tool_calls is not False,
         )

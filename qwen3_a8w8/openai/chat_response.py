@@ -1,6 +1,7 @@
 """Shapes of chat completion chunks and responses.
 
-`reasoning_content` is the field in which Qwen3 and others put the think block;
+`reasoning_content` is the field in which Qwen3 and others put the think block; `reasoning`
+says the same under its newer name. `token_ids` and `prompt_token_ids` are vLLM's;
 everything else is OpenAI's.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
 from qwen3_a8w8.text.output import LogprobEntry, TokenLogprob
 from qwen3_a8w8.text.tool_calls import ToolCall
@@ -67,6 +69,7 @@ class ChatDelta(ResponseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[DeltaToolCall] | None = None
 
 
@@ -77,6 +80,7 @@ class ChunkChoice(ResponseModel):
     delta: ChatDelta
     logprobs: ChoiceLogprobs | None
     finish_reason: ChatFinishReason | None
+    token_ids: list[int] | None = None
 
 
 class ChatChunk(ResponseModel):
@@ -89,6 +93,7 @@ class ChatChunk(ResponseModel):
     system_fingerprint: str | None
     choices: list[ChunkChoice]
     usage: Usage | None = None
+    prompt_token_ids: list[int] | None = None
 
 
 class ChatMessage(ResponseModel):
@@ -98,6 +103,7 @@ class ChatMessage(ResponseModel):
     content: str | None
     refusal: None
     reasoning_content: str | None = None
+    reasoning: str | None = None
     tool_calls: list[MessageToolCall] | None = None
 
 
@@ -108,6 +114,7 @@ class ChatResponseChoice(ResponseModel):
     message: ChatMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: ChatFinishReason
+    token_ids: list[int] | None = None
 
 
 class ChatResponse(ResponseModel):
@@ -120,6 +127,8 @@ class ChatResponse(ResponseModel):
     system_fingerprint: str | None
     choices: list[ChatResponseChoice]
     usage: Usage
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | None:

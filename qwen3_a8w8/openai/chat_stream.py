@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatChoice, ChatParsing, ChatPiece
 from qwen3_a8w8.openai.chat_response import (
     ChatChunk,
@@ -14,7 +15,7 @@ from qwen3_a8w8.openai.chat_response import (
     make_choice_logprobs,
     make_delta_call,
 )
-from qwen3_a8w8.openai.response import ResponseIdentity, Usage, make_usage
+from qwen3_a8w8.openai.response import make_usage
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 
 
@@ -22,39 +23,36 @@ class ChatStream:
     """Writes the chunks of one request.
 
     Each choice begins with a chunk that carries the role and ends with one that carries
-    its only finish reason. Log-probabilities of tokens whose text is still held back go
-    out with the choice's next chunk.
+    its only finish reason. Log-probabilities and ids of tokens whose text is still held back
+    go out with the choice's next chunk.
     """
 
     def __init__(
         self,
-        identity: ResponseIdentity,
-        *,
-        num_choices: int,
-        prompt_tokens: int,
+        request: AnsweredRequest,
         parsing: ChatParsing | None = None,
-        has_usage: bool = False,
     ) -> None:
         """Makes the stream.
 
         Args:
-            identity: id, time and model that every chunk repeats.
-            num_choices: answers to the prompt (`n`).
-            prompt_tokens: length of the prompt.
+            request: what is answered.
             parsing: how answers are split; default: reasoning, no tools.
-            has_usage: end with a usage chunk.
         """
-        self._identity = identity
+        self._request = request
+        num_choices = request.num_choices
         self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
         self._is_begun = [False] * num_choices
         self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
-        self._prompt_tokens = prompt_tokens
-        self._has_usage = has_usage
+        self._token_ids: list[tuple[int, ...]] = [()] * num_choices
 
     @property
     def is_finished(self) -> bool:
         """Every choice has its finish reason."""
         return all(choice.finish_reason is not None for choice in self._choices)
+
+    def begin(self) -> list[ChatChunk]:
+        """Nothing: a choice begins with its first output."""
+        return []
 
     def feed(self, index: int, delta: OutputDelta) -> list[ChatChunk]:
         """Chunks for new output of choice `index`; none while its text is held back."""
@@ -62,16 +60,21 @@ class ChatStream:
             return []
         piece = self._choices[index].feed(delta)
         self._logprobs[index] += piece.logprobs
+        self._token_ids[index] += piece.token_ids
         chunks = []
         if not self._is_begun[index]:
             self._is_begun[index] = True
-            chunks.append(self._chunk(index, ChatDelta(role="assistant", content="")))
+            chunks.append(self._begin(index))
         for part in _deltas(piece):
-            chunks.append(self._chunk(index, part, self._take_logprobs(index)))
+            chunks.append(self._chunk(index, part))
         if piece.finish_reason is not None:
-            logprobs = self._take_logprobs(index)
-            chunks.append(self._chunk(index, ChatDelta(), logprobs, piece.finish_reason))
+            chunks.append(self._chunk(index, ChatDelta(), piece.finish_reason))
         return chunks
+
+    def fail(self, error: Exception, code: str | None) -> list[ChatChunk]:
+        """Nothing: the error frame does."""
+        del error, code
+        return []
 
     def finish(self, cached_tokens: int | None = None) -> list[ChatChunk]:
         """The usage chunk, if it was asked for.
@@ -80,40 +83,53 @@ class ChatStream:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.
         """
         check_all_finished(self._choices)
-        if not self._has_usage:
+        if not self._request.has_usage:
             return []
-        completion_tokens = sum(choice.num_tokens for choice in self._choices)
-        usage = make_usage(self._prompt_tokens, completion_tokens, cached_tokens)
-        return [self._envelope([], usage)]
+        num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
+        usage = make_usage(
+            self._request.num_prompt_tokens, self._num_tokens, cached_tokens, num_reasoning
+        )
+        return [self._envelope([], {"usage": usage})]
 
-    def _take_logprobs(self, index: int) -> tuple[LogprobEntry, ...]:
-        logprobs, self._logprobs[index] = self._logprobs[index], ()
-        return logprobs
+    @property
+    def _num_tokens(self) -> int:
+        return sum(choice.num_tokens for choice in self._choices)
+
+    def _begin(self, index: int) -> ChatChunk:
+        choice = ChunkChoice(
+            index=index,
+            delta=ChatDelta(role="assistant", content=""),
+            logprobs=None,
+            finish_reason=None,
+        )
+        extra: dict[str, Any] = dict(self._request.usage_field(self._num_tokens))
+        if self._request.has_token_ids:
+            extra["prompt_token_ids"] = self._request.prompt_of(index)
+        return self._envelope([choice], extra)
 
     def _chunk(
-        self,
-        index: int,
-        delta: ChatDelta,
-        logprobs: tuple[LogprobEntry, ...] = (),
-        finish_reason: ChatFinishReason | None = None,
+        self, index: int, delta: ChatDelta, finish_reason: ChatFinishReason | None = None
     ) -> ChatChunk:
+        """A chunk with all that has come without one."""
+        logprobs, self._logprobs[index] = self._logprobs[index], ()
+        token_ids, self._token_ids[index] = self._token_ids[index], ()
         choice = ChunkChoice(
             index=index,
             delta=delta,
             logprobs=make_choice_logprobs(logprobs),
             finish_reason=finish_reason,
+            **({"token_ids": list(token_ids)} if self._request.has_token_ids else {}),
         )
-        return self._envelope([choice], None)
+        return self._envelope([choice], self._request.usage_field(self._num_tokens))
 
-    def _envelope(self, choices: list[ChunkChoice], usage: Usage | None) -> ChatChunk:
-        # With include_usage every other chunk says `usage: null`; otherwise none has the field.
-        extra: dict[str, Any] = {"usage": usage} if self._has_usage else {}
+    def _envelope(self, choices: list[ChunkChoice], extra: dict[str, Any]) -> ChatChunk:
+        identity = self._request.identity
         return ChatChunk(
-            id=self._identity.id,
+            id=identity.id,
             object="chat.completion.chunk",
-            created=self._identity.created,
-            model=self._identity.model,
-            system_fingerprint=self._identity.system_fingerprint,
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
             choices=choices,
             **extra,
         )
@@ -137,7 +153,7 @@ def _deltas(piece: ChatPiece) -> list[ChatDelta]:
     """One delta per kind, in the order in which the model wrote them."""
     deltas = []
     if piece.reasoning:
-        deltas.append(ChatDelta(reasoning_content=piece.reasoning))
+        deltas.append(ChatDelta(reasoning_content=piece.reasoning, reasoning=piece.reasoning))
     if piece.content:
         deltas.append(ChatDelta(content=piece.content))
     if piece.calls:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, cast
+from dataclasses import replace
+from typing import Annotated, Any, cast
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -69,10 +70,10 @@ class CompletionRequest(SamplingFields):
                 "allowed; send several requests",
                 "prompt",
             )
-        if self.echo and self.logprobs is not None:
+        if self.echoes_logprobs and self.stream:
             raise FieldError(
-                "echo with logprobs needs log-probabilities of the prompt, which aren't "
-                "computed; leave one of them out",
+                "echo with logprobs is set, but a stream doesn't tell log-probabilities of the "
+                "prompt; leave out stream, echo or logprobs",
                 "echo",
             )
         if self.best_of is not None and self.best_of != self.num_choices:
@@ -85,6 +86,11 @@ class CompletionRequest(SamplingFields):
             raise FieldError("suffix is set; insertion isn't supported, leave it out", "suffix")
         return self
 
+    @property
+    def echoes_logprobs(self) -> bool:
+        """The prompt comes back with its log-probabilities."""
+        return bool(self.echo) and self.logprobs is not None
+
     def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
         """Decoding settings; a field that was sent goes before the checkpoint's default.
 
@@ -92,4 +98,28 @@ class CompletionRequest(SamplingFields):
             InvalidRequestError: a value is outside its range.
         """
         max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
-        return self._sampling_params(defaults, max_tokens=max_tokens, logprobs=self.logprobs)
+        sampling = self._sampling_params(
+            defaults,
+            max_tokens=max_tokens,
+            logprobs=self.logprobs,
+            structured=self.structured_output(),
+        )
+        if self.echoes_logprobs and sampling.prompt_logprobs is None:
+            sampling = replace(sampling, prompt_logprobs=self.logprobs)
+        return sampling
+
+
+class BatchRequest(CompletionRequest):
+    """Body of `POST /v1/batch_generate`: prompts that run as one true batch.
+
+    The list may be called `prompts` too, as in the Python handle's `generate_batch`.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_prompts(cls, raw: Any) -> Any:
+        if not isinstance(raw, dict) or "prompts" not in raw:
+            return raw
+        if "prompt" in raw:
+            raise FieldError("prompt and prompts are both set; send one of them", "prompts")
+        return {"prompt" if key == "prompts" else key: value for key, value in raw.items()}

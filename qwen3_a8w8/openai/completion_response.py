@@ -1,20 +1,27 @@
-"""Shapes of text completions; chunks and whole responses have the same one."""
+"""Shapes of text completions; chunks and whole responses have the same one.
+
+`token_ids` and `prompt_token_ids` are vLLM's, everything else is OpenAI's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Literal
 
+from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
 from qwen3_a8w8.text.output import FinishReason, LogprobEntry
 
 
 class CompletionLogprobs(ResponseModel):
-    """Log-probabilities of new tokens; offsets in characters from the beginning of the text."""
+    """Log-probabilities of new tokens; offsets in characters from the beginning of the text.
+
+    The first token of an echoed prompt has none: null.
+    """
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
     text_offset: list[int]
 
 
@@ -25,6 +32,9 @@ class CompletionChoice(ResponseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 class CompletionResponse(ResponseModel):
@@ -56,6 +66,23 @@ def make_completion_logprobs(
         top_logprobs=[_by_token(entry) for entry in entries],
         text_offset=[first_offset + entry.text_offset for entry in entries],
     )
+
+
+def put_prompt_before(
+    logprobs: CompletionLogprobs, first_token: str, entries: Sequence[LogprobEntry]
+) -> None:
+    """Puts an echoed prompt before the new tokens.
+
+    Args:
+        logprobs: of the new tokens; changed.
+        first_token: text of the prompt's first token, which has no log-probability.
+        entries: of the other ones.
+    """
+    prompt = make_completion_logprobs(entries, len(first_token))
+    logprobs.tokens[:0] = [first_token, *(prompt.tokens if prompt else ())]
+    logprobs.token_logprobs[:0] = [None, *(prompt.token_logprobs if prompt else ())]
+    logprobs.top_logprobs[:0] = [None, *(prompt.top_logprobs if prompt else ())]
+    logprobs.text_offset[:0] = [0, *(prompt.text_offset if prompt else ())]
 
 
 def _by_token(entry: LogprobEntry) -> dict[str, float]:

@@ -13,6 +13,7 @@ from qwen3_a8w8.errors import (
     EngineDeadError,
     InvalidRequestError,
     Qwen3A8W8Error,
+    RateLimitError,
     RequestFailedError,
     UnsupportedBatchSizeError,
 )
@@ -54,6 +55,8 @@ def error_body(error: BaseException, *, code: str | None = None) -> dict[str, An
 def _error_type(error: BaseException) -> str:
     if isinstance(error, InvalidRequestError):
         return "invalid_request_error"
+    if isinstance(error, RateLimitError):
+        return "rate_limit_error"
     return "overloaded_error" if isinstance(error, CapacityError) else "server_error"
 
 

@@ -18,6 +18,11 @@ class ResponseModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @property
+    def event_name(self) -> str | None:
+        """Name of the event in a stream, where its kind has names."""
+        return None
+
     def to_json(self) -> str:
         """The JSON text, on one line."""
         return self.model_dump_json(exclude_unset=True)
@@ -45,6 +50,11 @@ class ResponseIdentity:
         return cls(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
 
     @classmethod
+    def for_response(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
+        """A new response's identity, in the sense of the Responses API."""
+        return cls(f"resp_{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
+
+    @classmethod
     def for_completion(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
         """A new text completion's identity."""
         return cls(f"cmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
@@ -56,6 +66,12 @@ class PromptTokensDetails(ResponseModel):
     cached_tokens: int
 
 
+class CompletionTokensDetails(ResponseModel):
+    """Tokens of the output that stand in think blocks."""
+
+    reasoning_tokens: int
+
+
 class Usage(ResponseModel):
     """Token counts of one request, over all its prompts and choices."""
 
@@ -63,12 +79,16 @@ class Usage(ResponseModel):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | None = None
+    completion_tokens_details: CompletionTokensDetails | None = None
 
 
 def make_usage(
-    prompt_tokens: int, completion_tokens: int, cached_tokens: int | None = None
+    prompt_tokens: int,
+    completion_tokens: int,
+    cached_tokens: int | None = None,
+    reasoning_tokens: int = 0,
 ) -> Usage:
-    """Usage of a finished request; `cached_tokens` is left out when None."""
+    """Usage of a finished request; details that are None or 0 are left out."""
     usage = Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=completion_tokens,
@@ -76,6 +96,8 @@ def make_usage(
     )
     if cached_tokens is not None:
         usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=cached_tokens)
+    if reasoning_tokens:
+        usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
     return usage
 
 

@@ -11,8 +11,10 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.openai.request import FieldError, RequestModel
+from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.structured_fields import StructuredFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.structured import StructuredOutput
 
 
 def _as_list(value: object) -> object:
@@ -38,23 +40,17 @@ class StreamOptions(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
-class ResponseFormat(BaseModel):
-    """Form of the answer; only free text for now."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    type: str
-
-
-class SamplingFields(RequestModel):
+class SamplingFields(StructuredFields):
     """Common fields; names and meanings are OpenAI's, the rest are vLLM's."""
 
     model: str | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
+    strict_max_tokens: bool | None = None
     min_tokens: int | None = None
     temperature: float | None = None
     top_p: float | None = None
@@ -70,12 +66,13 @@ class SamplingFields(RequestModel):
     logit_bias: Annotated[dict[int, float] | None, BeforeValidator(_by_token_id)] = None
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
-    response_format: ResponseFormat | None = None
     priority: int | None = None
     timeout_s: float | None = None
     cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, Any] | None = None
+    return_token_ids: bool | None = None
+    prompt_logprobs: int | None = None
 
     @model_validator(mode="after")
     def _check_common(self) -> SamplingFields:
@@ -84,10 +81,11 @@ class SamplingFields(RequestModel):
                 "stream_options is set, but stream is not true; set stream or leave it out",
                 "stream_options",
             )
-        if self.response_format is not None and self.response_format.type != "text":
+        if self.prompt_logprobs is not None and self.stream:
             raise FieldError(
-                f"response_format has type {self.response_format.type!r}; only 'text' is supported",
-                "response_format",
+                "prompt_logprobs is set, but a stream doesn't tell them; leave out stream or "
+                "prompt_logprobs",
+                "prompt_logprobs",
             )
         return self
 
@@ -97,14 +95,19 @@ class SamplingFields(RequestModel):
         return bool(self.stream)
 
     @property
-    def has_stream_usage(self) -> bool:
-        """A stream ends with a usage chunk."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
-
-    @property
     def num_choices(self) -> int:
         """Answers per prompt."""
         return 1 if self.n is None else self.n
+
+    def answer_options(self) -> dict[str, bool]:
+        """What the answer is to tell beside its text: fields of `AnsweredRequest`."""
+        options = self.stream_options or StreamOptions()
+        return {
+            "has_usage": bool(options.include_usage),
+            "has_continuous_usage": bool(options.continuous_usage_stats),
+            "has_token_ids": bool(self.return_token_ids),
+            "has_prompt_logprobs": self.prompt_logprobs is not None,
+        }
 
     def engine_options(self) -> dict[str, Any]:
         """What goes to the engine beside prompt and sampling: fields of `EngineRequest`."""
@@ -112,16 +115,18 @@ class SamplingFields(RequestModel):
         return {name: value for name, value in options.items() if value is not None}
 
     def _sampling_params(
-        self, defaults: GenerationDefaults, *, max_tokens: int | None, logprobs: int | None
+        self,
+        defaults: GenerationDefaults,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        structured: StructuredOutput | None,
     ) -> SamplingParams:
         fields: dict[str, Any] = {
+            "structured": structured,
             "max_tokens": max_tokens,
             "logprobs": logprobs,
-            "temperature": defaults.temperature,
-            "top_p": defaults.top_p,
-            "top_k": defaults.top_k,
-            "min_p": defaults.min_p,
-            "repetition_penalty": defaults.repetition_penalty,
+            **defaults.sampling_fields(),
         }
         for name in _COPIED_FIELDS:
             value = getattr(self, name)
@@ -148,4 +153,5 @@ _COPIED_FIELDS = (
     "logit_bias",
     "ignore_eos",
     "skip_special_tokens",
+    "prompt_logprobs",
 )

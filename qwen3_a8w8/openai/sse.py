@@ -19,7 +19,9 @@ KEEP_ALIVE_FRAME = ": keep-alive\n\n"
 def data_frame(event: ResponseModel) -> str:
     """Frame of one chunk."""
     # The JSON is on one line: every line break inside a string is escaped.
-    return f"data: {event.to_json()}\n\n"
+    name = event.event_name
+    data = f"data: {event.to_json()}\n\n"
+    return data if name is None else f"event: {name}\n{data}"
 
 
 def error_frame(error: BaseException, *, code: str | None = None) -> str:

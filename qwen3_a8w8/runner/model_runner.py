@@ -19,17 +19,17 @@ from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
 from qwen3_a8w8.engine.plan import (
     DecodeRow,
+    PrefillChunk,
+    PromptToken,
     RunnerCapabilities,
     SampledToken,
     StepPlan,
     StepResult,
-    TokenLogprobs,
 )
-from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
-from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
+from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
@@ -37,6 +37,7 @@ from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
 from qwen3_a8w8.runner.packed_cache import PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
+from qwen3_a8w8.runner.samples import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
 from qwen3_a8w8.runner.sizing import (
@@ -48,6 +49,8 @@ from qwen3_a8w8.runner.sizing import (
 from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up
 from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
+from qwen3_a8w8.text.structured import StructuredOutput
 
 MAX_PREFILL_SEQS = 16
 """Most chunks in one prefill dispatch; each may need a row of the sampler."""
@@ -88,6 +91,11 @@ class ModelRunner:
         self._compiler = Compiler(backend)
         self._packed_cache = packed_cache
         self._sequences: dict[int, RunnerSequence] = {}
+        self._grammars = GrammarCompiler(
+            checkpoint.directory,
+            vocab_size=self.model.vocab_size,
+            eos_token_ids=self.model.eos_token_ids,
+        )
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
         try:
             self._compile_and_load(checkpoint, backend)
@@ -112,7 +120,7 @@ class ModelRunner:
         with open_checkpoint(resolve_model(model)) as checkpoint:
             backend = select_backend(config.device, config.num_threads)
             if SKIP_SELF_CHECK not in config.enable:
-                self_check(backend, config.enable)
+                self_check(backend, config.active_flags)
             packed_cache = PackedCache.from_setting(config.packed_cache_dir)
             return cls(checkpoint, config, backend, packed_cache)
 
@@ -133,16 +141,34 @@ class ModelRunner:
         for seq_id in plan.release:
             self._sequences.pop(seq_id, None)
         for start in plan.start:
-            self._sequences[start.seq_id] = RunnerSequence(start)
+            structured = start.sampling.structured
+            grammar = None if structured is None else self._grammars.start(structured)
+            self._sequences[start.seq_id] = RunnerSequence(start, grammar)
         begin_s = time.perf_counter()
-        sampled = self._prefill(plan)
+        sampled, prompt_tokens = self._prefill(plan)
         prefill_time_s = time.perf_counter() - begin_s if plan.prefill else 0.0
         sampled += self._decode(plan)
         device_time_s, idle_s = self._clock.end_step()
-        return StepResult(plan.step_id, tuple(sampled), device_time_s, prefill_time_s, idle_s)
+        return StepResult(
+            plan.step_id,
+            tuple(sampled),
+            device_time_s,
+            prefill_time_s,
+            idle_s,
+            tuple(prompt_tokens),
+        )
+
+    def prepare_grammar(self, structured: StructuredOutput) -> None:
+        """Compiles the form of a request that is about to be admitted; waits for it.
+
+        Raises:
+            InvalidRequestError: the form can't be used; `param` names its field.
+        """
+        self._grammars.prepare(structured)
 
     def close(self) -> None:
         """Frees device memory, threads and sequences. Idempotent."""
+        self._grammars.close()
         self._sequences.clear()
         self._inputs.clear()
         self.cache.clear()
@@ -193,13 +219,13 @@ class ModelRunner:
     def _compile_and_load(self, checkpoint: Checkpoint, backend: Backend) -> None:
         dims = {
             **self.model.static_dims(),
-            "BLOCK_SIZE": self.config.block_size,
+            **qwen3.kv_cache_dims(self.config.block_size, is_bf16=self.config.has_bf16_kv_cache),
             "MAX_POSITIONS": self.max_model_len,
         }
         options = {
             "rms_norm_eps": self.model.rms_norm_eps,
             **float_options(checkpoint.float_linears),
-            **{flag: 1 for flag in self.config.enable if FLAGS[flag].changes == "output"},
+            **{flag: 1 for flag in self.config.active_flags if FLAGS[flag].changes == "output"},
         }
         compiled: list[CompiledCallable] = [
             self._compiler.compile(fn, dims, options)
@@ -241,6 +267,7 @@ class ModelRunner:
         blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
         check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
+        flags = self.config.active_flags
         self._capabilities = RunnerCapabilities(
             decode_batch_sizes=tuple(sorted(self.config.decode_batch_sizes)),
             prefill_chunk_tokens=self.config.prefill_chunk_tokens,
@@ -253,7 +280,7 @@ class ModelRunner:
             decode_step_s=decode_step_s,
             description={
                 **backend.describe(),
-                **({"flags": ", ".join(self.config.enable)} if self.config.enable else {}),
+                **({"flags": ", ".join(flags)} if flags else {}),
             },
             num_layers=self.model.num_layers,
             prefill_token_s=prefill_token_s,
@@ -263,33 +290,52 @@ class ModelRunner:
     def _alloc_cache(self, num_blocks: int) -> None:
         for tensor in self.cache.values():
             self.worker.free(tensor)
-        model = self.model
-        scales = (model.num_layers, num_blocks, model.num_kv_heads, self.config.block_size)
-        values = (*scales, model.head_dim)
+        model, is_bf16 = self.model, self.config.has_bf16_kv_cache
+        heads = (model.num_layers, num_blocks, model.num_kv_heads)
+        values = (*heads, self.config.block_size, model.head_dim)
+        scales = (*heads, 0 if is_bf16 else self.config.block_size)
+        dtype = BFLOAT16 if is_bf16 else INT8
         self.cache = {
-            "k_cache": self.worker.alloc(values, INT8),
-            "v_cache": self.worker.alloc(values, INT8),
+            "k_cache": self.worker.alloc(values, dtype),
+            "v_cache": self.worker.alloc(values, dtype),
             "k_scale": self.worker.alloc(scales, FLOAT32),
             "v_scale": self.worker.alloc(scales, FLOAT32),
         }
 
-    def _prefill(self, plan: StepPlan) -> list[SampledToken]:
+    def _prefill(self, plan: StepPlan) -> tuple[list[SampledToken], list[PromptToken]]:
         if not plan.prefill:
-            return []
+            return [], []
         arrays = pack_prefill(
             plan.prefill, self._sequences, self.config.block_size, self.max_blocks_per_seq
         )
-        rows = [self._sequences[c.seq_id] for c in plan.prefill if c.is_sampled]
-        logits = self.logits_rows(len(rows))
+        logits = self.logits_rows(len(arrays["logits_indices"]))
         layers = plan.prefill_layers
         if self.layered is None or layers is None:
             self.dispatch(self.prefill_id, "prefill", arrays, logits=logits, **self.cache)
         else:
             self.layered.run(self, plan.prefill, layers, arrays, logits)
             if layers != self.layered.groups[-1]:
-                return []
-        host = self._sample([row.sampling_row() for row in rows]) if rows else {}
-        return [self._take(host, index, row) for index, row in enumerate(rows)]
+                return [], []
+        return self._after_prefill(plan.prefill)
+
+    def _after_prefill(
+        self, chunks: Sequence[PrefillChunk]
+    ) -> tuple[list[SampledToken], list[PromptToken]]:
+        """Samples after chunks, and looks up known tokens; in the order of the logits."""
+        wanted = wanted_after(chunks, self._sequences)
+        if not wanted:
+            return [], []
+        host = self._sample(
+            [seq.sampling_row() if at is None else seq.prompt_row(at) for seq, at in wanted]
+        )
+        sampled: list[SampledToken] = []
+        known: list[PromptToken] = []
+        for index, (sequence, position) in enumerate(wanted):
+            if position is None:
+                sampled.append(take(host, index, sequence))
+            else:
+                known.append(look_up(host, index, sequence, position))
+        return sampled, known
 
     def _decode(self, plan: StepPlan) -> list[SampledToken]:
         batch = plan.decode
@@ -306,7 +352,7 @@ class ModelRunner:
             return self._check_drafts(batch.rows[0])
         rows = [self._sequences[row.seq_id] for row in batch.rows]
         host = self._sample([row.sampling_row() for row in rows])
-        return [self._take(host, index, row) for index, row in enumerate(rows)]
+        return [take(host, index, row) for index, row in enumerate(rows)]
 
     def _check_drafts(self, row: DecodeRow) -> list[SampledToken]:
         """Samples at every draft's place as if it were right; keeps what turns out to be.
@@ -318,37 +364,16 @@ class ModelRunner:
         sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
         ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]
         host = self._sample(ahead)
-        tokens = [self._take(host, 0, sequence)]
+        tokens = [take(host, 0, sequence)]
         for index, draft in enumerate(drafts, start=1):
             if tokens[-1].token_id != draft:
                 break
-            tokens.append(self._take(host, index, sequence))
+            tokens.append(take(host, index, sequence))
         return tokens
 
     def _sample(self, rows: Sequence[SamplingRow]) -> dict[str, NDArray[Any]]:
         size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
         return self.dispatch_sample(pack_sampling(rows, size), size)
-
-    def _take(
-        self, host: dict[str, NDArray[Any]], index: int, sequence: RunnerSequence
-    ) -> SampledToken:
-        token_id = int(host["sampled_ids"][index, 0])
-        position = len(sequence.token_ids)
-        if token_id < 0:
-            raise EngineDeadError(
-                f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
-                "finite; the checkpoint or a kernel is broken"
-            )
-        sequence.append(token_id)
-        num_top = sequence.sampling.logprobs
-        if num_top is None:
-            return SampledToken(sequence.seq_id, position, token_id)
-        ids = host["top_ids"][index, :num_top].tolist()
-        values = host["top_logprobs"][index, :num_top].tolist()
-        logprobs = TokenLogprobs(
-            float(host["logprobs"][index]), tuple(zip(ids, values, strict=True))
-        )
-        return SampledToken(sequence.seq_id, position, token_id, logprobs)
 
     def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
         memory = self._inputs.get((name, key))

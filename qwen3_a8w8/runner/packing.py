@@ -55,9 +55,11 @@ def pack_prefill(
 
     Returns:
         token_ids, positions, context_lens, seq_index, slot_mapping [num_tokens] int32,
-        block_tables [num_chunks, max_blocks] int32, logits_indices [num sampled chunks] int32.
+        block_tables [num_chunks, max_blocks] int32, logits_indices [num_logits] int32: the last
+        token of chunks that are sampled, every token of chunks with prompt log-probabilities.
     """
-    ids, positions, seq_index, slots, logits_indices = [], [], [], [], []
+    ids, positions, seq_index, slots = [], [], [], []
+    logits_indices: list[int] = []
     num_tokens = 0
     for row, chunk in enumerate(chunks):
         end = chunk.start + chunk.num_tokens
@@ -66,7 +68,9 @@ def pack_prefill(
         seq_index.append(np.full(chunk.num_tokens, row, np.int32))
         slots.append(slots_of(chunk.block_ids, chunk.start, chunk.num_tokens, block_size))
         num_tokens += chunk.num_tokens
-        if chunk.is_sampled:
+        if chunk.has_prompt_logprobs:
+            logits_indices.extend(range(num_tokens - chunk.num_tokens, num_tokens))
+        elif chunk.is_sampled:
             logits_indices.append(num_tokens - 1)
     position_array = np.concatenate(positions)
     return {
@@ -162,6 +166,8 @@ def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
     bias_values: list[float] = []
     history_ids: list[int] = []
     history_counts: list[int] = []
+    allowed_start = np.full(batch_size, -1, np.int32)
+    allowed_words: list[NDArray[np.int32]] = []
     for index, row in enumerate(rows):
         sampling = row.sampling
         for name in (
@@ -184,12 +190,17 @@ def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
         history_range[index] = len(history_ids), len(history_ids) + len(history)
         history_ids.extend(history)
         history_counts.extend(history.values())
+        if row.allowed is not None:
+            allowed_start[index] = sum(words.size for words in allowed_words)
+            allowed_words.append(row.allowed)
     arrays["bias_range"] = bias_range
     arrays["bias_ids"] = np.asarray(bias_ids, np.int32)
     arrays["bias_values"] = np.asarray(bias_values, np.float32)
     arrays["history_range"] = history_range
     arrays["history_ids"] = np.asarray(history_ids, np.int32)
     arrays["history_counts"] = np.asarray(history_counts, np.int32)
+    arrays["allowed_start"] = allowed_start
+    arrays["allowed_words"] = np.concatenate([np.empty(0, np.int32), *allowed_words])
     arrays["num_active"] = np.asarray([len(rows)], np.int32)
     return arrays
 

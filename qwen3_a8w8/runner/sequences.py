@@ -5,10 +5,15 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from qwen3_a8w8.engine.plan import SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.text.grammar_state import GrammarState
+from qwen3_a8w8.text.thinking_tokens import TokenMask, mask_of
+
+_FORCE = 1e30
+"""Added to a logit, it is the largest one in float32, and still finite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +26,14 @@ class SamplingRow:
         biases: values added to logits; -inf bars a token.
         history: occurrences in the output of each id in prompt or output; empty without
             penalties.
+        allowed: a bit per token; None: all may be drawn.
     """
 
     sampling: SamplingParams
     position: int
     biases: Mapping[int, float]
     history: Mapping[int, int]
+    allowed: TokenMask | None = None
 
 
 class RunnerSequence:
@@ -38,10 +45,12 @@ class RunnerSequence:
         token_ids: prompt, then output; grows by what the device samples.
         num_prompt_tokens: how many of them are the prompt.
         stop_token_ids: barred while `min_tokens` isn't reached.
+        grammar: its place in the form that its answer must have, or None.
     """
 
     __slots__ = (
         "_history",
+        "grammar",
         "num_prompt_tokens",
         "sampling",
         "seq_id",
@@ -49,7 +58,7 @@ class RunnerSequence:
         "token_ids",
     )
 
-    def __init__(self, start: SequenceStart) -> None:
+    def __init__(self, start: SequenceStart, grammar: GrammarState | None = None) -> None:
         self.seq_id = start.seq_id
         self.sampling = start.sampling
         self.token_ids = array("i", start.prompt_token_ids)
@@ -61,6 +70,10 @@ class RunnerSequence:
             self._history = dict.fromkeys(start.prompt_token_ids, 0)
             for token_id, count in Counter(start.output_token_ids).items():
                 self._history[token_id] = count
+        self.grammar = grammar
+        if grammar is not None:
+            for token_id in start.output_token_ids:
+                grammar.advance(token_id)
 
     def sampling_row(self, drafts: Sequence[int] = ()) -> SamplingRow:
         """How the next token is drawn, or the one after it if `drafts` come to pass.
@@ -69,21 +82,55 @@ class RunnerSequence:
             drafts: tokens taken for known, after the newest one.
         """
         position = len(self.token_ids) + len(drafts)
+        forced_id = self._forced_id(drafts)
+        if forced_id is not None:
+            return self._forced_row(position, forced_id, self.sampling.logprobs)
         biases = dict(self.sampling.logit_bias)
-        if position - self.num_prompt_tokens < self.sampling.min_tokens:
+        allowed = self._allowed_after(drafts)
+        if position - self.num_prompt_tokens < self.sampling.min_tokens and (
+            allowed is None or _has_others(allowed, self.stop_token_ids)
+        ):
             biases.update(dict.fromkeys(self.stop_token_ids, float("-inf")))
         history = self._history if self._history is not None else {}
         if drafts and self._history is not None:
             history = dict(history)
             for token_id in drafts:
                 history[token_id] = history.get(token_id, 0) + 1
-        return SamplingRow(self.sampling, position, biases, history)
+        return SamplingRow(self.sampling, position, biases, history, allowed)
+
+    def prompt_row(self, position: int) -> SamplingRow:
+        """How the known token at `position` is "drawn", to have its log-probabilities."""
+        token_id = self.token_ids[position]
+        return self._forced_row(position, token_id, self.sampling.prompt_logprobs)
 
     def append(self, token_id: int) -> None:
         """Takes the token that was sampled for it."""
         self.token_ids.append(token_id)
+        if self.grammar is not None:
+            self.grammar.advance(token_id)
         if self._history is not None:
             self._history[token_id] = self._history.get(token_id, 0) + 1
+
+    def _forced_row(self, position: int, token_id: int, logprobs: int | None) -> SamplingRow:
+        sampling = replace(self.sampling, temperature=0.0, logprobs=logprobs)
+        return SamplingRow(sampling, position, {token_id: _FORCE}, {})
+
+    def _forced_id(self, drafts: Sequence[int]) -> int | None:
+        limit = self.sampling.thinking_limit
+        num_output = len(self.token_ids) + len(drafts) - self.num_prompt_tokens
+        if limit is None or not 0 <= num_output - limit.num_tokens < len(limit.end_ids):
+            return None
+        return limit.forced_id([*self.token_ids[self.num_prompt_tokens :], *drafts])
+
+    def _allowed_after(self, drafts: Sequence[int]) -> TokenMask | None:
+        grammar = self.grammar
+        if grammar is None or not drafts:
+            return None if grammar is None else grammar.allowed()
+        ahead = grammar.copy()
+        for token_id in drafts:
+            ahead.advance(token_id)
+        # After a draft that isn't allowed anything goes: what is drawn there isn't kept.
+        return ahead.allowed()
 
     def _has_penalties(self) -> bool:
         sampling = self.sampling
@@ -92,3 +139,8 @@ class RunnerSequence:
             or sampling.presence_penalty != 0.0
             or sampling.frequency_penalty != 0.0
         )
+
+
+def _has_others(allowed: TokenMask, token_ids: Sequence[int]) -> bool:
+    """Whether the mask allows any token beside these."""
+    return bool((allowed & ~mask_of(token_ids, 32 * allowed.size)).any())

@@ -108,11 +108,13 @@ class _PlanCheck:
     def prefill(self) -> None:
         chunks, limits = self.plan.prefill, self.capabilities
         num_tokens = sum(chunk.num_tokens for chunk in chunks)
-        if num_tokens > limits.prefill_chunk_tokens or len(chunks) > limits.max_prefill_seqs:
+        num_logits = sum(chunk.num_logits for chunk in chunks)
+        if num_tokens > limits.prefill_chunk_tokens or num_logits > limits.max_prefill_seqs:
             self.fail(
                 "prefill",
-                f"{len(chunks)} chunks with {num_tokens} tokens, the limits are "
-                f"{limits.max_prefill_seqs} chunks and {limits.prefill_chunk_tokens} tokens",
+                f"{len(chunks)} chunks with {num_tokens} tokens and {num_logits} rows of logits, "
+                f"the limits are {limits.max_prefill_seqs} chunks or rows of logits and "
+                f"{limits.prefill_chunk_tokens} tokens",
             )
         layers = self.plan.prefill_layers
         is_last_group = layers is None or layers[1] == limits.num_layers

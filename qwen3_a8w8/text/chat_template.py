@@ -1,14 +1,18 @@
 """Messages to the prompt text that the model was trained on, by the checkpoint's template.
 
-The template is a program from the checkpoint: it runs in jinja2's sandbox, sees
-plain JSON values only, and its output is limited in size. The environment is
-that of Hugging Face templates, so that prompts agree character for character.
+The template is a program from the checkpoint, never from a request: it runs in
+jinja2's sandbox without a loader (so it opens no file), sees plain JSON values
+only, and is limited in the size of its output and in time. The environment is that
+of Hugging Face templates, so that prompts agree character for character.
 """
 
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,6 +21,7 @@ import jinja2
 from jinja2.ext import Extension, loopcontrols
 from jinja2.nodes import Node
 from jinja2.parser import Parser
+from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from qwen3_a8w8.errors import CheckpointError, InvalidRequestError
@@ -25,7 +30,12 @@ from qwen3_a8w8.text.tokenizer import TOKENIZER_CONFIG_FILE
 
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_PROMPT_CHARS = 16 * 2**20
-_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+MAX_RENDER_S = 2.0
+"""A thousand long messages take some 10 ms; what takes seconds is made to."""
+
+MAX_KWARGS_CHARS = 16 * 2**10
+_RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template"})
+_deadline_s: ContextVar[float] = ContextVar("deadline_s", default=math.inf)
 
 
 class ChatTemplate:
@@ -38,6 +48,7 @@ class ChatTemplate:
         special_tokens: Mapping[str, str] | None = None,
         name: str = TEMPLATE_FILE,
         max_chars: int = MAX_PROMPT_CHARS,
+        max_render_s: float = MAX_RENDER_S,
     ) -> None:
         """Compiles the template.
 
@@ -46,12 +57,14 @@ class ChatTemplate:
             special_tokens: variables that the template sees, e.g. `eos_token`.
             name: where the text came from, for messages.
             max_chars: longest prompt in characters.
+            max_render_s: longest time that one rendering may take.
 
         Raises:
             CheckpointError: the template has a syntax error.
         """
         self._special_tokens = dict(special_tokens or {})
         self._max_chars = max_chars
+        self._max_render_s = max_render_s
         try:
             self._template = _environment().from_string(source)
         except jinja2.TemplateError as error:
@@ -108,15 +121,11 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the template refuses the messages, a message lacks what the
-                template needs, a kwarg is reserved, or the prompt is too long.
+                template needs, a kwarg is reserved, the kwargs or the prompt are too long, or
+                rendering takes too long.
         """
         kwargs = dict(template_kwargs or {})
-        if taken := sorted(_RESERVED & kwargs.keys()):
-            raise InvalidRequestError(
-                f"chat_template_kwargs sets {taken[0]!r}, which has a field of its own; "
-                "remove it there",
-                param="chat_template_kwargs",
-            )
+        _check_kwargs(kwargs)
         variables = {
             **self._special_tokens,
             **kwargs,
@@ -127,18 +136,27 @@ class ChatTemplate:
         }
         parts: list[str] = []
         num_chars = 0
+        token = _deadline_s.set(time.monotonic() + self._max_render_s)
         try:
             for part in self._template.generate(variables):
                 parts.append(part)
                 num_chars += len(part)
                 if num_chars > self._max_chars:
                     break
+        except _RenderTimeoutError:
+            raise InvalidRequestError(
+                f"the chat template takes more than {self._max_render_s:g} s to render these "
+                "messages; send fewer of them",
+                param="messages",
+            ) from None
         except Exception as error:
             # The template is foreign code on a client's data: whatever it raises, from
             # raise_exception() to a TypeError, says that the two don't fit each other.
             raise InvalidRequestError(
                 f"the chat template can't render these messages: {error}", param="messages"
             ) from error
+        finally:
+            _deadline_s.reset(token)
         if num_chars > self._max_chars:
             raise InvalidRequestError(
                 f"the rendered prompt has more than {self._max_chars} characters; shorten "
@@ -146,6 +164,68 @@ class ChatTemplate:
                 param="messages",
             )
         return "".join(parts)
+
+
+def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
+    if taken := sorted(_RESERVED & kwargs.keys()):
+        raise InvalidRequestError(
+            f"chat_template_kwargs sets {taken[0]!r}, which the server decides or which has a "
+            "field of its own; remove it there",
+            param="chat_template_kwargs",
+        )
+    try:
+        num_chars = len(json.dumps(kwargs))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequestError(
+            f"chat_template_kwargs is no JSON object of moderate depth: {error}",
+            param="chat_template_kwargs",
+        ) from error
+    if num_chars > MAX_KWARGS_CHARS:
+        raise InvalidRequestError(
+            f"chat_template_kwargs has {num_chars} characters as JSON, the limit is "
+            f"{MAX_KWARGS_CHARS}; shorten it",
+            param="chat_template_kwargs",
+        )
+
+
+class _RenderTimeoutError(Exception):
+    """The time of one rendering is over."""
+
+
+class _BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, with a look at the clock wherever a template reads something or calls.
+
+    A loop that does neither ends soon: the sandbox bounds `range`, the request its messages.
+    Products and powers, which could make much of a small number, are bounded in size.
+    """
+
+    intercepted_binops = frozenset({"*", "**"})
+
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        _check_time()
+        return super().getattr(obj, attribute)
+
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        _check_time()
+        return super().getitem(obj, argument)
+
+    def call(self, context: Context, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+        _check_time()
+        return super().call(context, obj, *args, **kwargs)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if _size(left) * _size(right) > MAX_PROMPT_CHARS or (operator == "**" and right > 64):
+            raise jinja2.TemplateError(f"the result of {operator!r} is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _check_time() -> None:
+    if time.monotonic() > _deadline_s.get():
+        raise _RenderTimeoutError
+
+
+def _size(factor: Any) -> float:
+    return abs(factor) if isinstance(factor, int | float) else len(factor)
 
 
 class _GenerationTag(Extension):
@@ -159,7 +239,7 @@ class _GenerationTag(Extension):
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = _BoundedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = _to_json

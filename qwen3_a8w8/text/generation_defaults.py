@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,10 @@ class GenerationDefaults:
     top_k: int = 0
     min_p: float = 0.0
     repetition_penalty: float = 1.0
+
+    def sampling_fields(self) -> dict[str, Any]:
+        """The fields of `SamplingParams` that these defaults fill in."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "eos_token_ids"}
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> GenerationDefaults:

@@ -33,6 +33,20 @@ class PositionLogprobs(Protocol):
         ...
 
 
+class PositionOfPrompt(Protocol):
+    """A known token with its log-probabilities (`engine.plan.PromptToken` is one)."""
+
+    @property
+    def token_id(self) -> int:
+        """The token."""
+        ...
+
+    @property
+    def logprobs(self) -> PositionLogprobs:
+        """Given the tokens before it."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class TokenLogprob:
     """One token with its log-probability.
@@ -76,6 +90,8 @@ class OutputDelta:
         finish_reason: set once, on the last delta.
         stop_reason: the stop string or the stop token id that ended it, or None.
         is_stopped: a stop string ended it, so the engine is to abort the sequence.
+        prompt_logprobs: of the prompt's tokens but the first, if they were asked for; with the
+            first delta that has tokens. `text_offset` counts from the second token on.
     """
 
     text: str = ""
@@ -84,6 +100,7 @@ class OutputDelta:
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
     is_stopped: bool = False
+    prompt_logprobs: tuple[LogprobEntry, ...] = ()
 
 
 class OutputProcessor:
@@ -127,6 +144,7 @@ class OutputProcessor:
         token_ids: Sequence[int],
         logprobs: Sequence[PositionLogprobs | None] | None = None,
         finish_reason: FinishReason | None = None,
+        prompt_tokens: Sequence[PositionOfPrompt] = (),
     ) -> OutputDelta:
         """Takes the next tokens.
 
@@ -134,6 +152,7 @@ class OutputProcessor:
             token_ids: new output ids, in order; may be empty.
             logprobs: one per id, or None.
             finish_reason: the engine's, if the sequence ended with the last of these ids.
+            prompt_tokens: the prompt's but the first, with log-probabilities.
 
         Returns:
             What they add. Once the sequence has finished, an empty delta: a step that was
@@ -168,6 +187,7 @@ class OutputProcessor:
             finish_reason=self.finish_reason,
             stop_reason=matched if matched is not None else stop_token,
             is_stopped=matched is not None and finish_reason is None,
+            prompt_logprobs=self._prompt_entries(prompt_tokens),
         )
 
     def _search(self, text: str) -> str:
@@ -189,6 +209,19 @@ class OutputProcessor:
             for token_id, position, offset in zip(token_ids, logprobs, offsets, strict=False)
             if position is not None
         )
+
+    def _prompt_entries(
+        self, prompt_tokens: Sequence[PositionOfPrompt]
+    ) -> tuple[LogprobEntry, ...]:
+        detokenizer = Detokenizer(self._tokenizer, skip_special_tokens=False)
+        entries: list[LogprobEntry] = []
+        num_chars = 0
+        for token in prompt_tokens:
+            sampled = self._token(token.token_id, token.logprobs.logprob)
+            top = tuple(self._token(*alternative) for alternative in token.logprobs.top)
+            entries.append(LogprobEntry(sampled, top, num_chars))
+            num_chars += len(detokenizer.feed(token.token_id))
+        return tuple(entries)
 
     def _token(self, token_id: int, logprob: float) -> TokenLogprob:
         return TokenLogprob(

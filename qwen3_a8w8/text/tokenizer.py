@@ -9,6 +9,7 @@ build on. Knows nothing of chat templates or sampling.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import tokenizers
 
-from qwen3_a8w8.errors import CheckpointError, InvalidRequestError
+from qwen3_a8w8.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from qwen3_a8w8.text.checkpoint_file import read_json_object, read_text_file
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -98,20 +99,52 @@ class Tokenizer:
         Raises:
             InvalidRequestError: the text can't be written as UTF-8.
         """
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise InvalidRequestError(
-                f"the text has a lone surrogate {text[error.start]!r} at character "
-                f"{error.start}; send valid Unicode"
-            ) from None
+        _check_utf8(text)
         backend = self._backend if allow_special else self._plain_backend
         ids: list[int] = backend.encode(text, add_special_tokens=False).ids
         return ids
 
+    def encode_prompt(
+        self, text: str, max_tokens: int, *, first_look_chars: int = 2**16
+    ) -> list[int]:
+        """Token ids of a text; one that is far too long is refused without reading all of it.
+
+        Args:
+            text: any text without lone surrogates.
+            max_tokens: most tokens that can be of use; texts a little longer are encoded whole.
+            first_look_chars: shorter texts are encoded whole at once.
+
+        Raises:
+            ContextLengthError: the text has more tokens for certain.
+            InvalidRequestError: the text can't be written as UTF-8.
+        """
+        _check_utf8(text)
+        # What follows a text can only change how its last piece is cut, or turn its last
+        # characters into an added token: the tokens of earlier pieces are in the whole text's.
+        margin = 2 + max(map(len, self.added_tokens), default=0)
+        size = first_look_chars
+        while size < len(text):
+            encoding = self._backend.encode(text[:size], add_special_tokens=False)
+            pieces = [piece or 0 for piece in encoding.word_ids]
+            num_sure = bisect_left(pieces, pieces[-1] - margin)
+            if num_sure > max_tokens:
+                raise ContextLengthError(
+                    f"the prompt has more than {num_sure} tokens in its first {size} of "
+                    f"{len(text)} characters, the limit is {max_tokens}; shorten it",
+                    param="prompt",
+                    code="context_length_exceeded",
+                )
+            size *= 2
+        return self.encode(text)
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of a whole sequence; bytes that are no UTF-8 become U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
+        return text
+
+    def to_json(self) -> str:
+        """The tokenizer as the text of a `tokenizer.json`, all added tokens included."""
+        text: str = self._backend.to_str()
         return text
 
     def token_id(self, token: str) -> int | None:
@@ -137,6 +170,16 @@ class Tokenizer:
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = True
         return backend
+
+
+def _check_utf8(text: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidRequestError(
+            f"the text has a lone surrogate {text[error.start]!r} at character "
+            f"{error.start}; send valid Unicode"
+        ) from None
 
 
 def _entry_bytes(entry: str) -> bytes:

@@ -158,3 +158,36 @@ def test_close_twice_closes_runner_and_refuses_requests():
             pass
     with pytest.raises(EngineDeadError, match="closed"):
         engine.generate([make_request()])
+
+
+def test_prompt_logprobs_come_with_every_token_but_the_first(engine, runner):
+    wanted = make_request(length=40, prompt_logprobs=1)
+    other = make_request(3, length=40)
+    outputs = engine.generate([wanted, other])
+    (output, plain) = outputs
+    assert [(t.position, t.token_id) for t in output.prompt_tokens] == [
+        (p, wanted.prompt_token_ids[p]) for p in range(1, 40)
+    ]
+    assert [t.logprobs.logprob for t in output.prompt_tokens] == [-float(p) for p in range(1, 40)]
+    assert plain.prompt_tokens == ()
+    for request, result in zip((wanted, other), outputs, strict=True):
+        assert [list(result.token_ids)] == expected_outputs(request, runner.capabilities)
+    # A prompt that is in the prefix cache is computed again, and gives the same.
+    (again,) = engine.generate([wanted])
+    assert [(t.position, t.logprobs) for t in again.prompt_tokens] == [
+        (t.position, t.logprobs) for t in output.prompt_tokens
+    ]
+
+
+def test_prompt_of_one_token_has_no_logprobs(engine):
+    (output,) = engine.generate([make_request(length=1, prompt_logprobs=0)])
+    assert output.prompt_tokens == ()
+    assert output.finish_reason == "length"
+
+
+def test_resumed_request_does_not_tell_its_prompt_again(engine):
+    request = EngineRequest(
+        (10, 11, 12), SamplingParams(seed=0, max_tokens=8, prompt_logprobs=1), (20,)
+    )
+    (output,) = engine.generate([request])
+    assert output.prompt_tokens == ()

@@ -2,56 +2,15 @@
 
 import json
 
-import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.api import build_api
-from deployments.service import ModelService
-from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.text.tokenizer import Tokenizer
-from tests.fake_deployment import FakeEngine, expected_tokens, text_capabilities
-from tests.text_fixtures import write_tokenizer_files
+from tests.fake_deployment import expected_tokens
+from tests.http.conftest import MAX_BODY_BYTES
 
-MAX_BODY_BYTES = 20_000
 SEED = 7
-
-
-@pytest.fixture(scope="module")
-def model_directory(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture
-async def engine(model_directory):
-    engine = FakeEngine(text_capabilities(model_directory), EngineConfig(max_queued_requests=4))
-    yield engine
-    await engine.close()
-    assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
-
-
-@pytest.fixture
-async def http(engine, model_directory):
-    service = ModelService("tiny", model_directory, engine, decode_batch_sizes=(1, 16))
-    app = build_api(service, max_body_bytes=MAX_BODY_BYTES)
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        yield client
-
-
-@pytest.fixture
-def client(http):
-    return openai.AsyncOpenAI(
-        api_key="unused", base_url="http://test/v1", http_client=http, max_retries=0
-    )
-
-
-@pytest.fixture(scope="module")
-def tokenizer(model_directory):
-    return Tokenizer.from_directory(model_directory)
 
 
 def expected_texts(engine, tokenizer, prompt, *, max_tokens, n=1, **fields):
@@ -166,7 +125,7 @@ async def test_models_are_listed_with_their_context_length(client):
 async def test_batch_of_sixteen_runs_as_one_true_batch(http, engine):
     prompts = [f"the fox {i}" for i in range(16)]
     body = {"prompt": prompts, "max_tokens": 4, "seed": SEED, "ignore_eos": True}
-    answer = await http.post("/v1/completions/batch", json=body)
+    answer = await http.post("/v1/batch_generate", json=body)
     assert answer.status_code == 200
     assert [choice["index"] for choice in answer.json()["choices"]] == list(range(16))
     decodes = [plan.decode for plan in engine.runner.plans if plan.decode]
@@ -177,7 +136,7 @@ async def test_batch_of_sixteen_runs_as_one_true_batch(http, engine):
 @pytest.mark.parametrize("num_prompts", [2, 15, 17])
 async def test_batch_of_another_size_is_refused_before_anything_runs(http, engine, num_prompts):
     body = {"prompt": ["x"] * num_prompts}
-    answer = await http.post("/v1/completions/batch", json=body)
+    answer = await http.post("/v1/batch_generate", json=body)
     assert answer.status_code == 400
     error = answer.json()["error"]
     assert error["code"] == "unsupported_batch_size"

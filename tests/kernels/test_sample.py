@@ -16,8 +16,8 @@ FLOATS = {
 INTS = {"top_k": 0, "positions": 0, "num_logprobs": -1}
 
 
-def _sample(backend, logits, num_active=None, biases=None, history=None, **settings):
-    """Samples every row with `settings` (a value or one per row); biases, history by row."""
+def _sample(backend, logits, num_active=None, biases=None, history=None, allowed=None, **settings):
+    """Samples every row with `settings` (a value or one per row); the others are by row."""
     num_rows = logits.shape[0]
 
     def column(value, dtype):
@@ -45,6 +45,13 @@ def _sample(backend, logits, num_active=None, biases=None, history=None, **setti
         flat = flat or [(0, 0)]
         for i, (name, dtype) in enumerate(columns):
             others[f"{prefix}_{name}"] = torch.tensor([entry[i] for entry in flat], dtype=dtype)
+    starts, words = [], []
+    for row in range(num_rows):
+        starts.append(len(words) if row in (allowed or {}) else -1)
+        if starts[-1] >= 0:
+            words += _words(allowed[row], logits.shape[1])
+    per_row["allowed_start"] = torch.tensor(starts, dtype=torch.int32)
+    others["allowed_words"] = torch.tensor(words or [0], dtype=torch.int64).int()
     outs = {
         "sampled_ids": torch.full((num_rows, 8), SENTINEL, dtype=torch.int32),
         "logprobs": torch.full((num_rows,), float(SENTINEL)),
@@ -59,6 +66,14 @@ def _sample(backend, logits, num_active=None, biases=None, history=None, **setti
 
     run_ops(backend, fn, {**per_row, **outs}, others, updated=tuple(outs), num_active=num_active)
     return outs
+
+
+def _words(allowed, vocab):
+    """A bit per token, 32 in a word; bits past the vocabulary are set, nobody may look at them."""
+    words = [0] * -(-vocab // 32)
+    for token_id in [*allowed, *range(vocab, 32 * len(words))]:
+        words[token_id // 32] |= 1 << (token_id % 32)
+    return [word - 2**32 if word >= 2**31 else word for word in words]
 
 
 def _logits(num_rows, vocab, spread=3.0, seed=0):
@@ -165,6 +180,43 @@ def test_sample_barred_token_is_never_drawn(backend):
     biases = {row: {1: float("-inf")} for row in range(200)}
     drawn = _sample(backend, logits, biases=biases, seeds=list(range(200)))
     assert set(drawn["sampled_ids"][:, 0].tolist()) == {0, 2}
+
+
+@pytest.mark.parametrize("vocab", [31, 32, 33, 64, 1003])
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.0}, {"top_k": 3}, {"top_p": 0.8}])
+def test_sample_masked_rows_draw_allowed_tokens_as_the_reference(backend, vocab, settings):
+    logits = _logits(16, vocab)
+    generator = torch.Generator().manual_seed(vocab)
+    allowed = {
+        row: torch.randperm(vocab, generator=generator)[: 3 * row - 2].tolist()
+        for row in range(16)
+        if row % 4  # the others have no mask
+    }
+    allowed[15] = list(range(vocab))
+    biases = {1: {allowed[1][0]: -100.0}, 2: {allowed[2][0]: float("-inf")}}
+    controls = {"allowed": allowed, "biases": biases, "repetition_penalty": 1.2, **settings}
+    for seed in range(10):
+        got = _sample(backend, logits, seeds=seed, **controls)["sampled_ids"]
+        assert torch.equal(got, _sample(reference(), logits, seeds=seed, **controls)["sampled_ids"])
+        assert all(got[row, 0] in ids for row, ids in allowed.items())
+        assert got[1, 0] == allowed[1][0], "the only allowed token, whatever its bias"
+
+
+def test_sample_mask_of_all_tokens_changes_nothing(backend):
+    logits = _logits(8, 700)
+    allowed = {row: list(range(700)) for row in range(8)}
+    for settings in FILTERS:
+        plain = _sample(backend, logits, seeds=5, **settings)
+        masked = _sample(backend, logits, seeds=5, allowed=allowed, **settings)
+        assert torch.equal(plain["sampled_ids"], masked["sampled_ids"])
+
+
+def test_sample_masked_row_reports_logprobs_of_the_logits_as_they_came(backend):
+    logits = _logits(1, 100)
+    drawn = _sample(backend, logits, allowed={0: [42]}, num_logprobs=2)
+    assert drawn["sampled_ids"][0, 0] == 42
+    assert float(drawn["logprobs"]) == pytest.approx(float(logits[0].log_softmax(0)[42]), rel=1e-6)
+    assert drawn["top_ids"][0, :2].tolist() == logits[0].topk(2).indices.tolist()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])

@@ -9,16 +9,23 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.request import EngineRequest
-from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.engine.sampling_params import SamplingParams, ThinkingLimit
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from tests.checkpoints import make_random_qwen3
 from tests.runners import make_runner
+from tests.text_fixtures import write_tokenizer_files
 
 LOOKUP = (PROMPT_LOOKUP,)
 CHEAP_B16 = {1: 0.001, 16: 0.001}
 PREFIX = [(17 * i) % 500 for i in range(40)]
 PHRASE = [5, 6, 7, 8, 9, 10]
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"fox": {"type": "array", "items": {"type": "boolean"}, "minItems": 2}},
+    "required": ["fox"],
+}
 
 SAMPLINGS = [
     {"temperature": 0},
@@ -27,6 +34,14 @@ SAMPLINGS = [
     {"temperature": 0.7, "top_k": 20, "top_p": 0.8},
     {"temperature": 1.0, "min_p": 0.1, "presence_penalty": 1.0, "logit_bias": {3: 5.0, 4: -9.0}},
     {"temperature": 0.01, "stop_token_ids": (11, 12, 13)},
+    {
+        "temperature": 1.0,
+        "repetition_penalty": 1.2,
+        "thinking_limit": ThinkingLimit(num_tokens=4, end_ids=(7, 8, 9), close_id=8),
+    },
+    {"temperature": 1.0, "structured": {"json": SCHEMA}, "min_tokens": 12},
+    {"temperature": 1.0, "structured": {"regex": "(ab|[0-9]{2}){4,9}"}, "top_k": 20},
+    {"temperature": 1.0, "structured": {"json_object": True, "thinking": "optional"}},
 ]
 
 
@@ -39,7 +54,13 @@ def make_requests():
         requests.append(
             EngineRequest(
                 tuple(prompt),
-                SamplingParams(seed=i, max_tokens=rng.choice([9, 20, 50]), logprobs=3, **sampling),
+                SamplingParams(
+                    seed=i,
+                    max_tokens=rng.choice([9, 20, 50]),
+                    logprobs=3,
+                    prompt_logprobs=2 if i % 4 == 0 else None,
+                    **sampling,
+                ),
                 priority=rng.randint(0, 2),
                 cache_salt=rng.choice([None, "other"]),
             )
@@ -51,6 +72,7 @@ def make_requests():
 def runner(tmp_path_factory):
     path = tmp_path_factory.mktemp("three-layers")
     make_random_qwen3(path, layers=3, seed=5)
+    write_tokenizer_files(path)
     runner = make_runner(path, CpuBackend(), prefill_layers_per_dispatch=2, enable=LOOKUP)
     yield runner
     runner.close()
@@ -82,14 +104,15 @@ def run(runner, requests, rng=None, aborts=(), **config):
             break
         if in_flight and (plan is None or len(in_flight) > config.get("lookahead", 1)):
             for event in core.complete_step(runner.execute(in_flight.popleft())):
-                tokens, logprobs = outputs.setdefault(event.seq_id, ([], []))
+                tokens, logprobs, prompt = outputs.setdefault(event.seq_id, ([], [], []))
                 tokens += event.token_ids
                 logprobs += event.logprobs
+                prompt += [(t.position, t.token_id, t.logprobs) for t in event.prompt_tokens]
     assert core.stats().num_blocks_in_use == 0
     assert runner._sequences == {}
     run.next_seq_id = core._intake._next_seq_id
     run.stats = core.stats()
-    return [[outputs.get(seq_id, ([], [])) for seq_id in ids[i]] for i in range(len(requests))]
+    return [[outputs.get(seq_id, ([], [], [])) for seq_id in ids[i]] for i in range(len(requests))]
 
 
 run.next_seq_id = 0
@@ -156,7 +179,7 @@ def test_aborts_at_any_step_change_nobody_elses_bits(runner, alone, at, lookahea
     aborts = [(at, index) for index in (0, 3, 4)] + [(at, 0)]
     found = run(runner, make_requests(), random.Random(at), aborts, **config)
     for index, (got, expected) in enumerate(zip(found, alone, strict=True)):
-        for (tokens, logprobs), (all_tokens, all_logprobs) in zip(got, expected, strict=True):
+        for (tokens, logprobs, _), (all_tokens, all_logprobs, _) in zip(got, expected, strict=True):
             num_tokens = len(tokens) if index in (0, 3, 4) else len(all_tokens)
             assert (tokens, logprobs) == (all_tokens[:num_tokens], all_logprobs[:num_tokens])
 

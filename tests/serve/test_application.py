@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
@@ -161,6 +162,29 @@ def test_models_health_and_unknown_routes_answer_in_shape(http):
     assert missing.json()["error"]["code"] == "not_found"
 
 
+def test_metrics_have_all_replicas(http, application):
+    ids = {report.replica_id for report in application.reports()}
+    families = list(text_string_to_metric_families(http.get("/metrics").text))
+    for name in ("num_requests_running", "kv_blocks_in_use", "steps"):
+        (family,) = [f for f in families if f.name == f"qwen3_a8w8_{name}"]
+        assert {sample.labels["replica"] for sample in family.samples} == ids
+
+
+def test_ready_and_version_answer(http):
+    assert http.get("/ready").json() == {"status": "ready", "model": "tiny"}
+    assert http.get("/version").json()["device"] == {"device": "fake"}
+
+
+def test_response_is_continued_by_its_id(client, application):
+    request = {"model": "tiny", "max_output_tokens": 8, "extra_body": {"ignore_eos": True}}
+    first = client.responses.create(input="hi", **request)
+    second = client.responses.create(input="go on", previous_response_id=first.id, **request)
+    assert second.usage.input_tokens > first.usage.total_tokens
+    with client.responses.stream(input="hi", **request) as stream:
+        assert [event.type for event in stream][-1] == "response.incomplete"
+    application.wait_until_idle()
+
+
 def test_handle_generate_gives_ids_and_text(application):
     sampling = {"max_tokens": 12, "seed": SEED, "ignore_eos": True}
     output = application.handle.generate.remote("the fox", sampling).result(timeout_s=30)
@@ -202,3 +226,13 @@ def test_handle_generate_with_an_unknown_setting_names_the_valid_ones(applicatio
     response = application.handle.generate.remote("x", {"temprature": 1})
     with pytest.raises(InvalidRequestError, match=r"temprature.*temperature"):
         response.result(timeout_s=30)
+
+
+def test_form_is_looked_at_by_the_actor_before_the_request_is_admitted(http, client, application):
+    body = {"prompt": "the fox", "guided_regex": "[a-z]+"}
+    response = http.post("/v1/completions", json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == ("guided_regex", "a fake runner has no grammars")
+    answer = complete(client, "the fox", max_tokens=5)
+    assert [answer.choices[0].text] == expected_texts(application, "the fox", max_tokens=5)

@@ -161,3 +161,53 @@ def test_checkpoint_without_template_gives_none(tmp_path):
 def test_template_of_a_wrong_kind_is_a_checkpoint_error(tmp_path, value):
     with pytest.raises(CheckpointError, match="chat_template: expected a string"):
         ChatTemplate.from_directory(_config(tmp_path, chat_template=value))
+
+
+SLOW = {
+    "nested loops": "{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}",
+    "without output": "{% for i in range(99999) %}{% for m in messages %}{{- m.x }}{% endfor %}"
+    "{% endfor %}",
+    "recursive macro": "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}"
+    "{% endmacro %}{{ f(60) }}",
+    "set block": "{% set x %}{% for i in range(9999) %}{% for j in messages %}{{ j.x }}"
+    "{% for k in range(9999) %}{% endfor %}{% endfor %}{% endfor %}{% endset %}",
+}
+
+
+@pytest.mark.parametrize("source", SLOW.values(), ids=SLOW)
+def test_rendering_that_takes_too_long_is_refused(source):
+    template = ChatTemplate(source, max_render_s=0.02)
+    with pytest.raises(InvalidRequestError, match=r"more than 0\.02 s"):
+        template.render([{"role": "user", "content": "x"}] * 100)
+
+
+@pytest.mark.parametrize(
+    "source", ["{{ 'x' * n }}", "{{ n * 'x' }}", "{{ n ** n }}", "{{ [1] * n }}"]
+)
+def test_value_of_a_request_cannot_be_made_large(source):
+    template = ChatTemplate(source)
+    with pytest.raises(InvalidRequestError, match="too large"):
+        template.render([], template_kwargs={"n": 10**9})
+    assert template.render([], template_kwargs={"n": 2})
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template"])
+def test_kwarg_cannot_replace_what_the_server_decides(name):
+    with pytest.raises(InvalidRequestError, match=name) as caught:
+        ChatTemplate("{{ messages }}").render([], template_kwargs={name: "x"})
+    assert caught.value.param == "chat_template_kwargs"
+
+
+def test_kwargs_above_the_size_limit_are_refused():
+    template = ChatTemplate("x")
+    assert template.render([], template_kwargs={"note": "x" * 16_000}) == "x"
+    with pytest.raises(InvalidRequestError, match="limit is 16384"):
+        template.render([], template_kwargs={"note": "x" * 17_000})
+
+
+@pytest.mark.parametrize(
+    "source", ["{% include '/etc/hostname' %}", "{% import '/etc/hostname' as x %}"]
+)
+def test_template_opens_no_file(source):
+    with pytest.raises(InvalidRequestError, match="no loader"):
+        ChatTemplate(source).render([])

@@ -115,7 +115,9 @@ def test_completion_max_tokens_defaults_to_sixteen():
         ("presence_penalty", 3),
         ("top_logprobs", 3),
         ("stream_options", {"include_usage": True}),
-        ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "xml"}),
+        ("tool_choice", "sometimes"),
+        ("tool_choice", {"type": "function", "function": {}}),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("messages", []),
@@ -274,7 +276,7 @@ def test_completion_bad_prompt_is_refused(prompt):
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"echo": True, "logprobs": 1}, "echo"),
+        ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
         ({"best_of": 2}, "best_of"),
         ({"suffix": "x"}, "suffix"),
         ({"logprobs": 21}, "logprobs"),
@@ -298,7 +300,8 @@ def test_parse_request_reads_a_body():
     with pytest.raises(InvalidRequestError, match=r"stream_options\.include_usage"):
         parse_request(ChatRequest, body)
     request = parse_request(ChatRequest, body.replace(": 1}", ": true}").encode())
-    assert (request.is_stream, request.has_stream_usage) == (True, True)
+    assert request.is_stream
+    assert request.answer_options()["has_usage"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import TypeAdapter
 
 from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatParsing
 from qwen3_a8w8.openai.chat_collector import ChatCollector
 from qwen3_a8w8.openai.chat_stream import ChatStream
@@ -33,13 +34,17 @@ def delta(text, finish=None, logprobs=(), num_tokens=1):
     return OutputDelta(text, (7,) * num_tokens, tuple(logprobs), finish)
 
 
+def asked(identity, num_prompt_tokens, *, n=1, **options):
+    return AnsweredRequest(identity, ((0,) * num_prompt_tokens,), n, **options)
+
+
 def official(kind, model) -> Any:
     """The JSON as the client's type, strictly: nothing missing, nothing of a wrong type."""
     return TypeAdapter(kind).validate_json(model.to_json(), strict=True)
 
 
-def stream_of(texts, finish="stop", **options):
-    stream = ChatStream(CHAT, num_choices=1, prompt_tokens=5, **options)
+def stream_of(texts, finish="stop", parsing=None, **options):
+    stream = ChatStream(asked(CHAT, 5, **options), parsing)
     chunks = [chunk for text in texts for chunk in stream.feed(0, delta(text))]
     chunks += stream.feed(0, delta("", finish))
     return chunks + stream.finish()
@@ -80,7 +85,7 @@ def test_chat_stream_usage_only_if_asked_for_and_only_in_a_last_chunk_without_ch
 
 def test_chat_stream_reasoning_and_content_come_in_chunks_of_their_own():
     assert parts(stream_of(["<think>\na", "\n</think>\n\nb"]))[1:] == [
-        {"reasoning_content": "a"},
+        {"reasoning_content": "a", "reasoning": "a"},
         {"content": "b"},
         {},
     ]
@@ -88,7 +93,7 @@ def test_chat_stream_reasoning_and_content_come_in_chunks_of_their_own():
 
 def test_chat_stream_both_parts_in_one_delta_come_in_two_chunks():
     chunks = stream_of(["<think>a</think>b"], "length")
-    assert parts(chunks)[1:3] == [{"reasoning_content": "a"}, {"content": "b"}]
+    assert parts(chunks)[1:3] == [{"reasoning_content": "a", "reasoning": "a"}, {"content": "b"}]
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
@@ -125,7 +130,7 @@ def test_chat_stream_without_tools_leaves_calls_in_the_text():
 
 
 def test_chat_stream_choices_have_their_own_role_and_finish():
-    stream = ChatStream(CHAT, num_choices=2, prompt_tokens=1)
+    stream = ChatStream(asked(CHAT, 1, n=2))
     chunks = [*stream.feed(1, delta("a")), *stream.feed(0, delta("b", "stop"))]
     assert not stream.is_finished
     chunks += stream.feed(1, delta("c", "length"))
@@ -138,14 +143,14 @@ def test_chat_stream_choices_have_their_own_role_and_finish():
 
 
 def test_chat_stream_ended_without_a_finish_reason_is_an_error():
-    stream = ChatStream(CHAT, num_choices=2, prompt_tokens=1)
+    stream = ChatStream(asked(CHAT, 1, n=2))
     stream.feed(0, delta("a", "stop"))
     with pytest.raises(EngineDeadError, match="choice 1"):
         stream.finish()
 
 
 def test_chat_stream_logprobs_of_held_back_text_come_with_the_next_chunk():
-    stream = ChatStream(CHAT, num_choices=1, prompt_tokens=1)
+    stream = ChatStream(asked(CHAT, 1))
     first = stream.feed(0, delta("", None, [entry("é", 0)]))
     second = stream.feed(0, delta("éa", None, [entry("a", 1, [("a", -0.5), ("b", -1.0)])]))
     last = stream.feed(0, delta("", "stop", [entry("<|im_end|>", 2)]))
@@ -159,8 +164,8 @@ def test_chat_stream_logprobs_of_held_back_text_come_with_the_next_chunk():
     assert [t.token for t in read[1].logprobs.content[1].top_logprobs] == ["a", "b"]
 
 
-def collect(texts, finish="stop", **options):
-    collector = ChatCollector(CHAT, num_choices=1, prompt_tokens=5, **options)
+def collect(texts, finish="stop", parsing=None):
+    collector = ChatCollector(asked(CHAT, 5), parsing)
     for text in texts:
         collector.feed(0, delta(text))
     collector.feed(0, delta("", finish, [entry("<|im_end|>", 9)]))
@@ -176,6 +181,7 @@ def test_chat_response_has_all_parts_and_is_valid_for_the_official_type():
         "content": "yes",
         "refusal": None,
         "reasoning_content": "so",
+        "reasoning": "so",
         "tool_calls": [
             {"id": "call_1", "type": "function", "function": {"name": "now", "arguments": "{}"}}
         ],
@@ -202,7 +208,7 @@ def test_chat_response_equals_the_joined_stream():
 
 
 def test_completion_stream_chunks_are_the_official_ones_to_the_byte():
-    stream = CompletionStream(TEXT, num_choices=1, prompt_tokens=2)
+    stream = CompletionStream(asked(TEXT, 2))
     chunks = [*stream.feed(0, delta("")), *stream.feed(0, delta("a"))]
     chunks += [*stream.feed(0, delta("b", "length")), *stream.finish()]
     begin = '{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m",'
@@ -215,7 +221,7 @@ def test_completion_stream_chunks_are_the_official_ones_to_the_byte():
 
 
 def test_completion_stream_usage_chunk_has_no_choices():
-    stream = CompletionStream(TEXT, num_choices=1, prompt_tokens=2, has_usage=True)
+    stream = CompletionStream(asked(TEXT, 2, has_usage=True))
     stream.feed(0, delta("a", "stop", num_tokens=3))
     (chunk,) = stream.finish()
     read = official(Completion, chunk)
@@ -224,11 +230,11 @@ def test_completion_stream_usage_chunk_has_no_choices():
 
 def test_completion_stream_ended_without_a_finish_reason_is_an_error():
     with pytest.raises(EngineDeadError, match="choice 0"):
-        CompletionStream(TEXT, num_choices=1, prompt_tokens=2).finish()
+        CompletionStream(asked(TEXT, 2)).finish()
 
 
 def test_completion_response_has_echo_logprobs_and_usage():
-    collector = CompletionCollector(TEXT, num_choices=2, prompt_tokens=6, echo_texts=["P: ", "Q: "])
+    collector = CompletionCollector(asked(TEXT, 6, n=2), ["P: ", "Q: "])
     collector.feed(1, delta("x", "length"))
     collector.feed(0, delta("a", None, [entry("a", 0, [("b", -0.1), ("a", -0.5)])]))
     collector.feed(0, delta("c", "stop", [entry("c", 1, [("d", -0.2)])]))

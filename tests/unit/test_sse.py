@@ -13,6 +13,7 @@ from qwen3_a8w8.errors import (
     InvalidRequestError,
     UnsupportedBatchSizeError,
 )
+from qwen3_a8w8.openai.answer import AnsweredRequest
 from qwen3_a8w8.openai.chat_stream import ChatStream
 from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.response import ResponseIdentity
@@ -23,7 +24,7 @@ TEXT = "line\nbreak \r\n \u2028 data: [DONE] 你好"
 
 
 def chat_frames():
-    stream = ChatStream(ResponseIdentity.for_chat("m"), num_choices=1, prompt_tokens=1)
+    stream = ChatStream(AnsweredRequest(ResponseIdentity.for_chat("m"), ((1,),)))
     chunks = stream.feed(0, OutputDelta(TEXT, (1,), (), "stop"))
     return [data_frame(chunk) for chunk in chunks]
 

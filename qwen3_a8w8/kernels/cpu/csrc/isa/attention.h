@@ -1,4 +1,5 @@
-// Attention over the paged int8 cache, one arithmetic for decode and prefill.
+// Attention over the paged cache, one arithmetic for decode and prefill, and for int8 and
+// bfloat16 elements (whose k_scale and v_scale are 1).
 //
 // A sequence's positions are cut into chunks of 256. Within a chunk a (token, head) gets
 //   s[p] = (q . k[p]) * (scale * k_scale[p]), summed over the head dimension in order,
@@ -9,6 +10,9 @@
 // threads while prefill walks them for a block of tokens, with the same bits.
 #pragma once
 
+#include <type_traits>
+
+#include "bf16_cache.h"
 #include "rows.h"
 #include "sgemm.h"
 #include "widen.h"
@@ -48,15 +52,23 @@ struct AttentionScratch {
 inline int64_t padded_head_dim(int64_t head_dim) { return qw::round_up(head_dim, kGemmColumns); }
 
 // Largest context within the chunk, and each token's own.
-inline int64_t length_in_chunk(const qw::AttentionArgs& a, int64_t token, int64_t chunk) {
+template <class Element>
+inline int64_t length_in_chunk(const qw::AttentionArgs<Element>& a, int64_t token, int64_t chunk) {
   const int64_t length = a.context_lens[token] - chunk * kContextChunk;
   return length < 0 ? 0 : length < kContextChunk ? length : kContextChunk;
 }
 
+// Scale of a cache row.
+template <class Element>
+inline float scale_at(const float* scales, int64_t row) {
+  if constexpr (std::is_same_v<Element, int8_t>) return scales[row];
+  return 1.0f;
+}
+
 // Calls fn(row of the cache, first position, count) for runs of neighbouring cache rows among
 // the positions [begin, end) of a sequence.
-template <class Fn>
-void for_runs(const qw::CacheView& cache, const QueryBlock& q, int64_t begin, int64_t end, Fn fn) {
+template <class Element, class Fn>
+void for_runs(const qw::CacheView<Element>& cache, const QueryBlock& q, int64_t begin, int64_t end, Fn fn) {
   while (begin < end) {
     const int64_t offset = begin % cache.block_size;
     const int64_t in_block = cache.block_size - offset;
@@ -101,9 +113,10 @@ inline void softmax_row(float* scores, int64_t length, const float* k_factor, co
 }
 
 // One chunk for all rows of a block: partial o, m and l in `s`. Rows are token by token.
-inline void attend_chunk(const qw::AttentionArgs& a, const QueryBlock& q, int64_t chunk,
+template <class Element>
+inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& q, int64_t chunk,
                          const AttentionScratch& s) {
-  const qw::CacheView& cache = a.cache;
+  const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / cache.kv_heads;
   const int64_t begin = chunk * kContextChunk;
@@ -116,8 +129,8 @@ inline void attend_chunk(const qw::AttentionArgs& a, const QueryBlock& q, int64_
   alignas(64) float k_factor[kContextChunk] = {}, v_factor[kContextChunk] = {};
   for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t at, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      k_factor[at - begin + i] = a.scale * cache.k_scale[row + i];
-      v_factor[at - begin + i] = cache.v_scale[row + i];
+      k_factor[at - begin + i] = a.scale * scale_at<Element>(cache.k_scale, row + i);
+      v_factor[at - begin + i] = scale_at<Element>(cache.v_scale, row + i);
     }
   });
 
@@ -180,12 +193,14 @@ inline void divide(float* o, float l, int64_t head_dim) {
   }
 }
 
-inline int64_t num_chunks(const qw::AttentionArgs& a, int64_t token) {
+template <class Element>
+inline int64_t num_chunks(const qw::AttentionArgs<Element>& a, int64_t token) {
   return qw::ceil_div(a.context_lens[token], kContextChunk);
 }
 
 // Prefill: a task walks the chunks of a block of tokens.
-inline void attend_block(const qw::AttentionArgs& a, const QueryBlock& q, char* memory) {
+template <class Element>
+inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& q, char* memory) {
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / a.cache.kv_heads, rows = q.count * group;
   const AttentionScratch s(memory, rows, padded);
@@ -214,7 +229,8 @@ inline void attend_block(const qw::AttentionArgs& a, const QueryBlock& q, char* 
   for (int64_t r = 0; r < rows; ++r) divide(out(r), l[r], head_dim);
 }
 
-inline void attend_prefill(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   const int64_t kv_heads = a.cache.kv_heads, group = a.num_heads / kv_heads;
   const int64_t most = kRowsPerTask / group > 0 ? kRowsPerTask / group : 1;
   // First tokens of the blocks; a block stays within a sequence.
@@ -239,7 +255,8 @@ inline void attend_prefill(const qw::AttentionArgs& a, qw::Team& team) {
 }
 
 // Decode: every (row, KV head, chunk) is a task; a second round merges.
-inline void attend_decode(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   const int64_t kv_heads = a.cache.kv_heads, group = a.num_heads / kv_heads;
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
   // First chunk of each row in a running count, then the partial results.
@@ -291,7 +308,8 @@ inline void attend_decode(const qw::AttentionArgs& a, qw::Team& team) {
   });
 }
 
-void attention(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+void attention(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   if (a.seq_index != nullptr) {
     attend_prefill(a, team);
   } else {

@@ -53,10 +53,23 @@ inline double total_mass(const float* weights, int64_t count, float least) {
   return mass;
 }
 
+// Bars the tokens whose bit is 0.
+inline void bar(const int32_t* allowed, int64_t vocab, float* l) {
+  for (int64_t i = 0; i < vocab; i += 32) {
+    const auto word = static_cast<uint32_t>(allowed[i / 32]);
+    if (word == 0xffffffffu) continue;
+    const int64_t count = vocab - i < 32 ? vocab - i : 32;
+    for (int64_t j = 0; j < count; ++j) {
+      if ((word >> j & 1) == 0) l[i + j] = -__builtin_inff();
+    }
+  }
+}
+
 inline void adjust(const qw::SampleArgs& a, int64_t row, float* l) {
   for (int32_t j = a.bias_range[2 * row]; j < a.bias_range[2 * row + 1]; ++j) {
     l[a.bias_ids[j]] += a.bias_values[j];
   }
+  if (a.allowed_start[row] >= 0) bar(a.allowed_words + a.allowed_start[row], a.vocab, l);
   const float repetition = a.repetition_penalty[row];
   for (int32_t j = a.history_range[2 * row]; j < a.history_range[2 * row + 1]; ++j) {
     const int32_t count = a.history_counts[j];

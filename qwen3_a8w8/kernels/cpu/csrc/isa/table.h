@@ -18,7 +18,7 @@ extern const KernelTable QW_TABLE;
 const KernelTable QW_TABLE = {
     embed,  rms_norm,           rms_norm_quant, quantize,    silu_mul_quant,
     linear, qk_norm_rope_cache, attention,      gather_rows, lm_head,
-    sample, linear_bf16,        concat,         silu_mul,    multiply_in_registers,
-    read_memory};
+    sample, linear_bf16,        concat,         silu_mul,    qk_norm_rope_cache,
+    attention, multiply_in_registers, read_memory};
 
 }  // namespace qw

@@ -1,0 +1,232 @@
+"""Tries forms out in a process of its own, before anything that matters compiles them.
+
+Grammars come from clients. A hostile one of a few kilobytes can take minutes, gigabytes, or the
+whole process with it (deep recursion in native code). So each is first compiled and followed for a
+few tokens by a child with limits of memory and time; what ends the child is refused.
+
+Run as a module, this is the child: it reads one JSON line per form and answers with one. Its own
+timer ends it when a form takes too long, so that none outlives its parent for long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
+
+from qwen3_a8w8.text.structured import WHITESPACE, StructuredOutput
+from qwen3_a8w8.text.tokenizer import Tokenizer
+
+CHILD_BYTES = 384 * 2**20
+"""Memory that a child may take beside what its vocabulary needs."""
+
+START_TIMEOUT_S = 60.0
+"""Processor time in which a child has to have read the vocabulary."""
+
+NUM_STEPS = 24
+"""Tokens for which a form is followed."""
+
+MAX_STEP_S = 0.05
+"""Most processor time that each of them may take on average: every step's rows wait for it."""
+
+MAX_MESSAGE = 500
+
+
+class UnusableFormError(ValueError):
+    """A form that can't be compiled, or not within the limits; says why."""
+
+
+def load_vocabulary(
+    tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]
+) -> LLTokenizer:
+    """llguidance's picture of a vocabulary; ids that are no token of it are never allowed."""
+    return LLTokenizer(tokenizer.to_json(), n_vocab=vocab_size, eos_token=list(eos_token_ids))
+
+
+def grammar_source(structured: StructuredOutput) -> str:
+    """The form in llguidance's notation.
+
+    Raises:
+        UnusableFormError: it can't be read.
+    """
+    try:
+        if structured.json_object:
+            return _of_schema('{"type": "object"}', is_lenient=False)
+        if structured.json is not None:
+            return _of_schema(structured.text, is_lenient=structured.is_lenient)
+        if structured.choice is not None:
+            literals = (json.dumps(choice, ensure_ascii=False) for choice in structured.choice)
+            return grammar_from("lark", "start: " + " | ".join(literals))
+        if structured.regex is not None:
+            return grammar_from("regex", structured.regex)
+        return grammar_from("grammar", structured.text)
+    except ValueError as error:
+        raise UnusableFormError(str(error)[:MAX_MESSAGE]) from None
+
+
+def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
+    """A matcher at the begin of a grammar.
+
+    Raises:
+        UnusableFormError: the grammar is wrong, or over llguidance's limits.
+    """
+    # Of the limits of one step, what is left of the defaults keeps the slowest near 30 ms.
+    limits = LLParserLimits(step_max_items=10_000, max_lexer_states=20_000, verbose_errors=False)
+    matcher = LLMatcher(vocabulary, source, log_level=0, limits=limits)
+    if not matcher.is_error():
+        # The first step may find more: that no text at all fits, or a limit.
+        matcher.compute_bitmask()
+    if matcher.is_error():
+        message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
+        has_no_text = message.startswith("NoExtension")
+        raise UnusableFormError("no text fits it" if has_no_text else message)
+    return matcher
+
+
+class GrammarChecker:
+    """Owns the child. Thread-safe; forms are tried one after the other."""
+
+    def __init__(
+        self, directory: Path, vocab_size: int, eos_token_ids: tuple[int, ...], timeout_s: float
+    ) -> None:
+        """Makes a checker without a child.
+
+        Args:
+            directory: of the checkpoint, for its tokenizer.
+            vocab_size: of the model.
+            eos_token_ids: what may follow a complete answer.
+            timeout_s: processor time that one form may take.
+        """
+        self._arguments = [str(directory), str(vocab_size), json.dumps(eos_token_ids)]
+        self._timeout_s = timeout_s
+        self._child: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Starts the child if there is none; doesn't wait until it has read the vocabulary."""
+        with self._lock:
+            self._running()
+
+    def source(self, structured: StructuredOutput) -> str:
+        """The form in llguidance's notation, once it has been tried out.
+
+        Raises:
+            UnusableFormError: it is wrong or goes over a limit.
+        """
+        fields = {name: getattr(structured, name) for name in _SENT}
+        with self._lock:
+            child = self._running()
+            answer = _ask(child, json.dumps(fields))
+            if answer is None:
+                raise UnusableFormError(self._cause_of_death(child.wait()))
+        if answer["error"] is not None:
+            raise UnusableFormError(answer["error"])
+        source: str = answer["source"]
+        return source
+
+    def close(self) -> None:
+        """Ends the child; may be called again."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            child.wait()
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._child is None or self._child.poll() is not None:
+            self._child = subprocess.Popen(
+                [sys.executable, "-m", __name__, str(self._timeout_s), *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                encoding="utf-8",
+                # It finds this package where this process found it.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+        return self._child
+
+    def _cause_of_death(self, code: int) -> str:
+        causes = {
+            -signal.SIGPROF: f"it takes more than {self._timeout_s:g} s of processor time",
+            -signal.SIGSEGV: "it is nested or chained too deep",
+        }
+        cause = causes.get(code, f"it takes more than {CHILD_BYTES >> 20} MiB to compile")
+        return f"{cause}, which is the limit; make it simpler"
+
+
+_SENT = ("json", "json_object", "regex", "choice", "grammar", "is_lenient")
+
+
+def _ask(child: subprocess.Popen[str], line: str) -> dict[str, Any] | None:
+    """The child's answer, or None if it has died."""
+    if child.stdin is None or child.stdout is None:
+        return None
+    try:
+        child.stdin.write(line + "\n")
+        child.stdin.flush()
+        answer = child.stdout.readline()
+    except BrokenPipeError:
+        return None
+    found: dict[str, Any] | None = json.loads(answer) if answer else None
+    return found
+
+
+def _of_schema(schema: str, *, is_lenient: bool) -> str:
+    return LLMatcher.grammar_from_json_schema(
+        schema, defaults={"whitespace_pattern": WHITESPACE, "lenient": is_lenient}
+    )
+
+
+def _try(vocabulary: LLTokenizer, fields: dict[str, Any]) -> dict[str, Any]:
+    try:
+        source = grammar_source(StructuredOutput(**fields))
+        matcher = compile_source(vocabulary, source)
+    except UnusableFormError as error:
+        return {"source": None, "error": str(error)}
+    rng, begin_s, num_steps = random.Random(0), time.process_time(), 0
+    for _ in range(NUM_STEPS):
+        mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+        if matcher.is_error() or matcher.is_stopped() or not allowed.size:
+            break
+        matcher.consume_token(int(rng.choice(allowed)))
+        num_steps += 1
+    if time.process_time() - begin_s > MAX_STEP_S * max(1, num_steps):
+        return {"source": None, "error": f"it takes more than {MAX_STEP_S:g} s for each token"}
+    if matcher.is_error():
+        return {"source": None, "error": matcher.get_error().partition("\n")[0][:MAX_MESSAGE]}
+    return {"source": source, "error": None}
+
+
+def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list[int]) -> None:
+    # Processor time: a busy machine makes no form unusable. The default action of the timer's
+    # signal ends the process, whatever native code it is in.
+    signal.setitimer(signal.ITIMER_PROF, START_TIMEOUT_S)
+    tokenizer = Tokenizer.from_directory(directory)
+    vocabulary = load_vocabulary(tokenizer, vocab_size, tuple(eos_token_ids))
+    num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    most = num_pages * resource.getpagesize() + CHILD_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(5)  # steps go on meanwhile
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    for line in sys.stdin:
+        signal.setitimer(signal.ITIMER_PROF, timeout_s)
+        answer = _try(vocabulary, json.loads(line))
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    _main(float(sys.argv[1]), sys.argv[2], int(sys.argv[3]), json.loads(sys.argv[4]))

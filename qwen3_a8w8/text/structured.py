@@ -1,0 +1,187 @@
+"""What form an answer must have, as a request says it; checked as far as that needs no tokenizer.
+
+Names and meanings of the kinds are vLLM's. Whether a grammar can be compiled is found out by
+`grammar_compiler.py`; what it allows next is `grammar_state.py`'s business.
+"""
+
+from __future__ import annotations
+
+import json as json_text
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, NoReturn
+
+from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.text.reasoning import ReasoningState
+
+MAX_GRAMMAR_CHARS = 2**18
+"""Longest schema, expression or grammar, and all choices together."""
+
+MAX_CHOICES = 1024
+
+MAX_NESTING = 100
+"""Deepest schema, and most open brackets in a grammar: compilers recurse over them."""
+
+WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
+"""White space between the parts of a JSON text. Bounded: a model may never stop writing it."""
+
+
+class Thinking(Enum):
+    """Where in an answer the form begins to hold."""
+
+    NONE = "none"
+    """With the first token."""
+    OPTIONAL = "optional"
+    """With the first token, or behind a think block that the answer begins with."""
+    OPEN = "open"
+    """Behind the think block that the prompt has opened."""
+
+
+def thinking_after(state: ReasoningState) -> Thinking:
+    """Where the form of a chat answer begins to hold, by how its prompt ends."""
+    if state is ReasoningState.UNDECIDED:
+        return Thinking.OPTIONAL
+    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
+
+
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StructuredOutput:
+    """The form of an answer: exactly one of json, json_object, regex, choice and grammar.
+
+    Attributes:
+        json: a JSON schema, as an object or as JSON text; kept as text.
+        json_object: any JSON object.
+        regex: a regular expression (of Rust's `regex` crate) that the whole answer matches.
+        choice: the answer is one of these strings; 1 to 1024.
+        grammar: a context-free grammar, in Lark's notation or GBNF.
+        is_lenient: keywords of a schema that can't be enforced are ignored; otherwise they are
+            refused.
+        thinking: where the form begins to hold.
+        param: the request field that errors name.
+    """
+
+    json: str | Mapping[str, Any] | None = None
+    json_object: bool = False
+    regex: str | None = None
+    choice: tuple[str, ...] | None = None
+    grammar: str | None = None
+    is_lenient: bool = False
+    thinking: Thinking = Thinking.NONE
+    param: str = "structured"
+
+    def __post_init__(self) -> None:
+        """Checks and normalises the fields.
+
+        Raises:
+            InvalidRequestError: none or several kinds are set, or one has a wrong type, is empty,
+                too long or nested too deep; `param` names the field.
+        """
+        object.__setattr__(self, "thinking", Thinking(self.thinking))
+        raw: Any = {name: getattr(self, name) for name in _KINDS}
+        given = [name for name, value in raw.items() if value is not None and value is not False]
+        if len(given) != 1:
+            self._fail(
+                f"sets {' and '.join(given) if given else 'nothing'}, expected exactly one of "
+                f"{', '.join(_KINDS)}"
+            )
+        kind = given[0]
+        value = raw[kind]
+        if kind == "json_object":
+            if value is not True:
+                self._fail(f"has json_object {value!r:.60}, expected true")
+        elif kind == "choice":
+            self._check_choice(value)
+        elif kind == "json" and isinstance(value, Mapping):
+            object.__setattr__(self, "json", self._as_text(value))
+        elif not isinstance(value, str) or not value:
+            self._fail(f"has {kind} {value!r:.60}, expected a non-empty string")
+        self._check_size()
+        if self.json is not None:
+            self._check_json()
+
+    @classmethod
+    def from_fields(
+        cls, given: Mapping[str, Any], *, param: str = "structured"
+    ) -> StructuredOutput:
+        """From a mapping of the attributes, as Python callers may write it.
+
+        Raises:
+            InvalidRequestError: as the constructor; or a key is unknown.
+        """
+        known = [field.name for field in fields(cls) if field.name != "param"]
+        for name in given:
+            if name not in known:
+                raise InvalidRequestError(
+                    f"{param} has the unknown key {name!r}; valid keys: {', '.join(known)}",
+                    param=param,
+                )
+        try:
+            return cls(**{"param": param, **given})
+        except ValueError as error:  # of Thinking
+            raise InvalidRequestError(f"{param}: {error}", param=param) from error
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal where the same grammar is asked for."""
+        return (*(getattr(self, name) for name in _KINDS), self.is_lenient)
+
+    @property
+    def text(self) -> str:
+        """The schema, expression or grammar; "" of the other kinds."""
+        for value in (self.json, self.regex, self.grammar):
+            if isinstance(value, str):
+                return value
+        return ""
+
+    def _as_text(self, value: object) -> str:
+        try:
+            return json_text.dumps(value, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            self._fail(f"has a json schema that is no JSON value: {error}")
+
+    def _check_choice(self, value: object) -> None:
+        if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_CHOICES:
+            self._fail(f"has choice {value!r:.60}, expected a list of 1 to {MAX_CHOICES} strings")
+        entries: Any = value
+        for position, entry in enumerate(entries):
+            if not isinstance(entry, str) or not entry:
+                self._fail(f"has {entry!r:.60} as choice {position}, expected a non-empty string")
+        object.__setattr__(self, "choice", tuple(entries))
+
+    def _check_json(self) -> None:
+        try:
+            schema = json_text.loads(self.text)
+        except ValueError as error:
+            self._fail(f"has a json schema that is no JSON: {error}")
+        if not isinstance(schema, dict | bool):
+            self._fail(f"has a json schema that is {self.text[:60]}, expected an object")
+
+    def _check_size(self) -> None:
+        size = sum(map(len, self.choice or (self.text,)))
+        if size > MAX_GRAMMAR_CHARS:
+            self._fail(f"has {size} characters, the limit is {MAX_GRAMMAR_CHARS}; make it shorter")
+        depth = _nesting(self.text)
+        if depth > MAX_NESTING:
+            self._fail(
+                f"is nested {depth} brackets deep, the limit is {MAX_NESTING}; make it flatter"
+            )
+
+    def _fail(self, message: str) -> NoReturn:
+        raise InvalidRequestError(f"{self.param} {message}", param=self.param)
+
+
+def _nesting(text: str) -> int:
+    """Most brackets that are open at once; those in strings count, which errs on the safe side."""
+    depth = deepest = 0
+    for bracket in re.findall(r"[](){}[]", text):
+        if bracket in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif depth > 0:
+            depth -= 1
+    return deepest

@@ -1,0 +1,248 @@
+"""The Responses API over a fake engine, as the official client sees it."""
+
+import json
+
+import openai
+import pytest
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
+
+from qwen3_a8w8.openai.responses_items import messages_of
+
+SEED = 7
+FREE = {"seed": SEED, "ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}}
+TOOL = {"type": "function", "name": "now", "description": "time", "parameters": {"type": "object"}}
+
+
+async def create(client, **fields):
+    body = {"model": "tiny", "input": "hi", "max_output_tokens": 8, "extra_body": FREE} | fields
+    return await client.responses.create(**body)
+
+
+async def test_response_is_a_completed_or_incomplete_official_object(client):
+    response = await create(client, instructions="be brief", metadata={"a": "b"})
+    TypeAdapter(Response).validate_python(response.model_dump(), strict=True)
+    assert response.id.startswith("resp_")
+    assert response.status == "incomplete"
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert response.output_text
+    assert response.output[-1].type == "message"
+    assert response.usage.output_tokens == 8
+    assert response.metadata == {"a": "b"}
+
+
+async def test_response_equals_the_chat_completion_of_the_same_messages(client):
+    response = await create(client, instructions="be brief")
+    chat = await client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}],
+        max_tokens=8,
+        extra_body=FREE,
+    )
+    assert response.output_text.strip() == chat.choices[0].message.content.strip()
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+
+
+async def test_streamed_events_are_official_numbered_and_end_in_the_whole_response(client):
+    events = [event async for event in await create(client, stream=True)]
+    adapter = TypeAdapter(ResponseStreamEvent)
+    for event in events:
+        adapter.validate_python(event.model_dump(exclude_unset=True))
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert [event.type for event in events[:4]] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert [event.type for event in events[-4:]] == [
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "response.incomplete",
+    ]
+    text = "".join(e.delta for e in events if e.type == "response.output_text.delta")
+    assert text == events[-1].response.output_text == (await create(client)).output_text
+
+
+async def test_stream_helper_of_the_client_follows(client):
+    async with client.responses.stream(
+        model="tiny", input="hi", max_output_tokens=400, extra_body={"seed": SEED}
+    ) as stream:
+        kinds = [event.type async for event in stream]
+    assert kinds[0] == "response.created"
+    assert kinds[-1] in ("response.completed", "response.incomplete")
+
+
+ANSWER = "<think>\nlook\n</think>\n\nI look."
+CALL = '\n<tool_call>\n{"name": "now", "arguments": {"tz": "UTC"}}\n</tool_call>'
+
+
+async def test_reasoning_text_and_call_are_items_of_their_own(client, say):
+    say(ANSWER + CALL)
+    request = {"input": "time?", "max_output_tokens": 100, "tools": [TOOL], "extra_body": {}}
+    response = await create(client, **request)
+    TypeAdapter(Response).validate_python(response.model_dump(), strict=True)
+    reasoning, message, call = response.output
+    assert response.status == "completed"
+    assert reasoning.content[0].text == "look"
+    assert message.content[0].text == "I look."
+    assert (call.type, call.name, call.arguments) == ("function_call", "now", '{"tz": "UTC"}')
+    assert 0 < response.usage.output_tokens_details.reasoning_tokens < response.usage.output_tokens
+    async with client.responses.stream(model="tiny", **request) as stream:
+        kinds = [event.type async for event in stream]
+        final = await stream.get_final_response()
+    assert kinds.count("response.output_item.done") == 3
+    assert kinds.index("response.reasoning_text.done") < kinds.index("response.output_text.delta")
+    assert "response.function_call_arguments.done" in kinds
+    assert [item.type for item in final.output] == ["reasoning", "message", "function_call"]
+
+
+async def test_output_of_a_call_goes_back_with_the_previous_response(
+    client, say, engine, tokenizer
+):
+    say(ANSWER + CALL)
+    request = {"max_output_tokens": 100, "tools": [TOOL], "extra_body": {}}
+    first = await create(client, input="time?", **request)
+    say("It is noon.")
+    output = {
+        "type": "function_call_output",
+        "call_id": first.output[-1].call_id,
+        "output": "12:00",
+    }
+    second = await create(client, input=[output], previous_response_id=first.id, **request)
+    assert second.output_text == "It is noon."
+    *_, start = (start for plan in engine.runner.plans for start in plan.start)
+    prompt = tokenizer.decode(start.prompt_token_ids, skip_special_tokens=False)
+    assert '"arguments": {"tz": "UTC"}' in prompt
+    assert "<tool_response>\n12:00\n</tool_response>" in prompt
+
+
+async def test_raw_frames_name_their_events(http):
+    body = {"input": "hi", "max_output_tokens": 3, "stream": True}
+    answer = await http.post("/v1/responses", json=body)
+    frames = answer.text.strip().split("\n\n")
+    assert frames[-1] == "data: [DONE]"
+    for frame in frames[:-1]:
+        name, data = frame.split("\n")
+        assert json.loads(data.removeprefix("data: "))["type"] == name.removeprefix("event: ")
+
+
+async def test_engine_that_dies_gives_a_failed_event(http, engine):
+    engine.runner.fail_at_step = 4
+    body = {"input": "hi", "max_output_tokens": 50, "stream": True, "ignore_eos": True}
+    frames = (await http.post("/v1/responses", json=body)).text.strip().split("\n\n")
+    name, data = frames[-2].split("\n")
+    assert name == "event: response.failed"
+    response = json.loads(data.removeprefix("data: "))["response"]
+    assert response["status"] == "failed"
+    assert response["error"]["code"] == "server_error"
+    assert frames[-1] == "data: [DONE]"
+
+
+async def test_previous_response_continues_the_conversation(client):
+    first = await create(client, instructions="be brief")
+    second = await create(client, input="go on", previous_response_id=first.id)
+    chat = await client.chat.completions.create(
+        model="tiny",
+        messages=[
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": first.output_text},
+            {"role": "user", "content": "go on"},
+        ],
+        max_tokens=8,
+        extra_body=FREE,
+    )
+    assert second.usage.input_tokens == chat.usage.prompt_tokens
+    assert second.previous_response_id == first.id
+
+
+async def test_stored_response_can_be_had_and_deleted(client):
+    response = await create(client)
+    assert (await client.responses.retrieve(response.id)).output_text == response.output_text
+    await client.responses.delete(response.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(response.id)
+
+
+async def test_store_keeps_the_latest_only_and_nothing_that_it_is_told_not_to(client):
+    first, private = await create(client), await create(client, store=False)
+    assert not private.store
+    for _ in range(4):
+        await create(client)
+    for unknown in (first, private):
+        with pytest.raises(openai.NotFoundError) as caught:
+            await create(client, previous_response_id=unknown.id)
+        assert caught.value.code == "previous_response_not_found"
+        assert caught.value.param == "previous_response_id"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": 5}, "input"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "input_image"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "x"}]}]}, "input[0].content[0]"),
+        ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
+        ({"input": [{"role": "robot", "content": "x"}]}, "input"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"background": True}, "background"),
+        ({"truncation": "auto"}, "truncation"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning_effort"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"temperature": "hot"}, "temperature"),
+    ],
+)
+async def test_what_is_not_supported_gives_400_with_its_field(http, fields, param):
+    answer = await http.post("/v1/responses", json={"input": "hi"} | fields)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param
+
+
+async def test_unknown_fields_are_named_in_a_header(http):
+    body = {"input": "hi", "max_output_tokens": 1, "top_k": 3, "no_such": 1, "other": 2}
+    answer = await http.post("/v1/responses", json=body)
+    assert answer.headers["x-unknown-fields"] == "no_such, other"
+
+
+def test_items_of_one_turn_become_one_message():
+    items = [
+        {"role": "user", "content": [{"type": "input_text", "text": "what time?"}]},
+        {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "I look."}],
+        },
+        {"type": "function_call", "call_id": "c1", "name": "now", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c2", "name": "now", "arguments": '{"tz": "UTC"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "12:00"},
+        {
+            "type": "function_call_output",
+            "call_id": "c2",
+            "output": [{"type": "input_text", "text": "11:00"}],
+        },
+        {"type": "message", "role": "assistant", "content": "Noon."},
+    ]
+    assert messages_of(items, "be brief") == [
+        {"role": "system", "content": "be brief"},
+        {"role": "user", "content": "what time?"},
+        {
+            "role": "assistant",
+            "reasoning_content": "hm",
+            "content": "I look.",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}},
+                {
+                    "id": "c2",
+                    "type": "function",
+                    "function": {"name": "now", "arguments": '{"tz": "UTC"}'},
+                },
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "12:00"},
+        {"role": "tool", "tool_call_id": "c2", "content": "11:00"},
+        {"role": "assistant", "content": "Noon."},
+    ]
