@@ -19,7 +19,7 @@ def demo(application):
         yield running
 
 
-def stream_text(demo, prompt, on_chunk=lambda num_chunks: None):
+def stream_text(demo, prompt, on_chunk=lambda num_chunks: None, **fields):
     with demo.client() as client:
         stream = client.completions.create(
             model="tiny",
@@ -28,7 +28,7 @@ def stream_text(demo, prompt, on_chunk=lambda num_chunks: None):
             temperature=0.8,
             seed=5,
             stream=True,
-            extra_body={"ignore_eos": True},
+            extra_body=fields or {"ignore_eos": True},
         )
         parts, reasons = [], []
         for chunk in stream:
@@ -63,3 +63,23 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
     )
     demo.wait_until_idle()
     assert len(before & {report.replica_id for report in demo.reports()}) == 1
+
+
+def test_form_of_an_answer_is_kept_over_the_death_of_its_actor(demo):
+    form = {"guided_regex": "[A-F0-9-]{4000,5000}"}
+    undisturbed = stream_text(demo, PROMPTS[0], **form)
+    assert set(undisturbed) <= set("ABCDEF0123456789-")
+    demo.wait_until_idle()
+
+    def kill_the_busiest(num_chunks):
+        if num_chunks == 20:
+            busiest = max(demo.reports(), key=lambda report: report.stats.num_running)
+            assert busiest.stats.num_running > 0
+            os.kill(busiest.actor_pid, signal.SIGKILL)
+
+    plain = stream_text(demo, PROMPTS[1])
+    with ThreadPoolExecutor(2) as pool:
+        formed = pool.submit(stream_text, demo, PROMPTS[0], kill_the_busiest, **form)
+        other = pool.submit(stream_text, demo, PROMPTS[1])
+        assert [formed.result(), other.result()] == [undisturbed, plain]
+    demo.wait_until_idle()

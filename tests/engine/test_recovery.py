@@ -1,12 +1,14 @@
 """Steps that a runner can't carry out: who ends, who goes on, and when the engine is dead."""
 
+from dataclasses import replace
+
 import pytest
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError, RequestFailedError
+from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError, RequestFailedError
 from tests.fakes import FakeRunner, expected_outputs, make_capabilities
 from tests.step_driver import StepDriver
 
@@ -204,3 +206,51 @@ def test_engine_in_process_raises_for_the_bad_request_and_serves_the_next():
     assert [list(output.token_ids)] == expected_outputs(make_request(3), runner.capabilities)
     assert engine.stats().num_blocks_in_use == 0
     engine.close()
+
+
+@pytest.mark.parametrize("step", [0, 1, 2, 3, 5])
+def test_prompt_logprobs_are_told_once_and_whole_over_a_failed_step(driver, step):
+    told = {}
+
+    def take(event):
+        if event.prompt_tokens:
+            assert event.seq_id not in told
+            told[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
+        StepDriver.take(driver, event)
+
+    driver.take = take
+    driver.runner.flaky_steps = {step}
+    prompt = tuple(range(10, 50))
+    sampling = SamplingParams(seed=0, max_tokens=12, ignore_eos=True, prompt_logprobs=1)
+    request, others = EngineRequest(prompt, sampling), [make_request(i) for i in (1, 2)]
+    seq_id, *ids = [driver.add(one) for one in (request, *others)]
+    driver.run()
+    assert driver.core.stats().counters.num_failed_steps == 1
+    assert told == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
+    check_others(driver, [seq_id, *ids], [request, *others])
+
+
+def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
+    class FormRunner:
+        """Says of one sequence that its form allows nothing more after its fifth token."""
+
+        def execute(self, plan):
+            result = driver_runner.execute(plan)
+            lost = [t for t in result.sampled if t.seq_id == seq_id and t.position >= 11]
+            sampled = [replace(t, error="too deep") if t in lost else t for t in result.sampled]
+            return replace(result, sampled=tuple(sampled))
+
+    driver_runner = driver.runner
+    driver_runner.flaky_steps = {4}  # all have given tokens; what follows are trials
+    driver.runner = FormRunner()
+    requests = [make_request(i) for i in range(3)]
+    ids = [driver.add(request) for request in requests]
+    seq_id = ids[0]
+    driver.run()
+    driver.runner = driver_runner
+    (whole,) = expected_outputs(requests[0], driver.core.capabilities)
+    assert driver.tokens[seq_id] == whole[:5]
+    assert isinstance(driver.ends[seq_id].error, InvalidRequestError)
+    assert "after 5 tokens: too deep" in str(driver.ends[seq_id].error)
+    check_others(driver, ids[1:], requests[1:])
+    assert driver.core.stats().num_finished == {"error": 1, "length": 2}
