@@ -11,6 +11,8 @@ from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import EngineDeadError, RequestFailedError
 
+pytestmark = pytest.mark.serve
+
 REQUEST = EngineRequest((1, 2), SamplingParams(max_tokens=6, seed=0))
 
 
