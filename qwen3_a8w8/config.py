@@ -215,6 +215,9 @@ class EngineConfig:
         enable_prefix_caching: reuse full KV blocks of equal prefixes.
         lookahead: plans sent before the former result is in (0 or 1).
         num_threads: CPU threads; None: the cores this process may use.
+        packed_cache_dir: where packed weights are kept between runs: a directory; "auto" for
+            $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None for nowhere, which packs them
+            anew each time.
         enable: names of experimental flags to switch on.
     """
 
@@ -235,6 +238,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     lookahead: int = 1
     num_threads: int | None = None
+    packed_cache_dir: str | None = "auto"
     enable: tuple[str, ...] = field(default=())
 
     @property
@@ -341,6 +345,12 @@ class EngineConfig:
             not unknown_flags(self.enable),
             "enable",
             f"names of experimental flags: {', '.join(sorted(FLAGS))}",
+        )
+        check(
+            self.packed_cache_dir is None
+            or (isinstance(self.packed_cache_dir, str) and self.packed_cache_dir != ""),
+            "packed_cache_dir",
+            'a directory, "auto", or None',
         )
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),

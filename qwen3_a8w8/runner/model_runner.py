@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
 from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
-from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
+from qwen3_a8w8.runner.packed_cache import PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
 from qwen3_a8w8.runner.samples import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
@@ -106,15 +105,12 @@ class ModelRunner:
             raise
 
     @classmethod
-    def load(
-        cls, model: str, config: EngineConfig, packed_cache_dir: str | Path | None = AUTO
-    ) -> ModelRunner:
+    def load(cls, model: str, config: EngineConfig) -> ModelRunner:
         """Resolves and opens a model and makes its runner.
 
         Args:
             model: directory, "demo" or hub id.
             config: how to run it.
-            packed_cache_dir: where packed weights are kept, see `PackedCache.from_setting`.
 
         Raises:
             CheckpointError: the model can't be found or read.
@@ -125,7 +121,8 @@ class ModelRunner:
             backend = select_backend(config.device, config.num_threads)
             if SKIP_SELF_CHECK not in config.enable:
                 self_check(backend, config.active_flags)
-            return cls(checkpoint, config, backend, PackedCache.from_setting(packed_cache_dir))
+            packed_cache = PackedCache.from_setting(config.packed_cache_dir)
+            return cls(checkpoint, config, backend, packed_cache)
 
     @property
     def capabilities(self) -> RunnerCapabilities:
