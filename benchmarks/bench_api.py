@@ -209,20 +209,19 @@ async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
     """The runner in an actor, the router here. Nothing piles up: the reader is next to it."""
     from deployments.npu_actor import RemoteNpuActor
     from deployments.router import Router
+    from deployments.step_channel import StepChannel
     from qwen3_a8w8.engine.core import EngineCore
 
     config = EngineConfig()
     actor = RemoteNpuActor.options(num_cpus=0).remote(MODEL, config, FACTORY)
     await actor.start.remote()
-
-    async def execute(plan: Any) -> Any:
-        return await actor.execute.remote(plan)
-
-    router = Router(EngineCore(make_capabilities(resolve_model(MODEL)), config), execute)
+    channel = await StepChannel.connect(await actor.listen.remote())
+    router = Router(EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.execute)
     try:
         return await measure_streams("engine->router", None, router.submit, num_tokens)
     finally:
         await router.close()
+        await channel.close()
         await actor.close.remote()
 
 

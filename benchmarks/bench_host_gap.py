@@ -79,15 +79,14 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
 
     from deployments.npu_actor import RemoteNpuActor
     from deployments.router import Router, collect
+    from deployments.step_channel import StepChannel
 
     actor = RemoteNpuActor.options(num_cpus=0).remote(model, config, FACTORY)
     capabilities = ray.get(actor.start.remote())
 
-    async def execute(plan: Any) -> Any:
-        return await actor.execute.remote(plan)
-
     async def run() -> dict[str, Any]:
-        router = Router(EngineCore(capabilities, config), execute)
+        channel = await StepChannel.connect(await actor.listen.remote())
+        router = Router(EngineCore(capabilities, config), channel.execute)
 
         async def generate(num_new_tokens: int) -> None:
             requests = make_requests(count, num_new_tokens, capabilities.vocab_size)
@@ -99,6 +98,7 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
         await generate(num_tokens)
         figures = gap_of(router.stats(), before)
         await router.close()
+        await channel.close()
         return figures
 
     try:
@@ -153,6 +153,7 @@ def main() -> None:
     parser.add_argument("--model", action="append", help="may be repeated; default: demo")
     parser.add_argument("--num-tokens", type=int, default=200, help="per sequence")
     parser.add_argument("--without-ray", action="store_true")
+    parser.add_argument("--lookahead", type=int, action="append", help="default: 1 and 0")
     parser.add_argument("--prompt-lookup", action="store_true")
     parser.add_argument("--json", help="file to write")
     args = parser.parse_args()
@@ -167,7 +168,7 @@ def main() -> None:
     results: list[dict[str, Any]] = []
     for model in args.model or ["demo"]:
         for way, run in ways:
-            for lookahead in (1, 0):
+            for lookahead in args.lookahead or (1, 0):
                 for count in (1, 16):
                     config = EngineConfig(
                         lookahead=lookahead,

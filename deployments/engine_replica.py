@@ -24,8 +24,9 @@ from deployments.npu_actor import RemoteNpuActor
 from deployments.report import ReplicaReport
 from deployments.router import Router, TokenStream, collect
 from deployments.settings import AppSettings
+from deployments.step_channel import StepChannel
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
+from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 
@@ -53,7 +54,8 @@ class EngineReplica:
         capabilities = await _answer(self._actor.start.remote())
         logger.info("engine ready: %s", capabilities.description)
         self._actor_pid: int = (await _answer(self._actor.ping.remote()))["pid"]
-        self._router = Router(EngineCore(capabilities, config), self._execute)
+        self._channel = await StepChannel.connect(await _answer(self._actor.listen.remote()))
+        self._router = Router(EngineCore(capabilities, config), self._channel.execute)
         self._num_streams = 0
         self._exit_task: asyncio.Task[None] | None = None
 
@@ -69,6 +71,7 @@ class EngineReplica:
             InvalidRequestError: the request can't be served.
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is going; nothing was begun.
+            RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
@@ -94,6 +97,7 @@ class EngineReplica:
             InvalidRequestError: a request can't be served; none was begun.
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is going; nothing was begun.
+            RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
         self._check_ready()
@@ -154,6 +158,7 @@ class EngineReplica:
         router: Router | None = getattr(self, "_router", None)
         if router is not None:
             await router.close()
+            await self._channel.close()
             try:
                 await asyncio.wait_for(_answer(self._actor.close.remote()), timeout=5.0)
             except (EngineDeadError, asyncio.TimeoutError) as error:
@@ -166,10 +171,6 @@ class EngineReplica:
             await _answer(self._actor.prepare_grammar.remote(structured))
         if forms:
             self._check_ready()  # things may have happened meanwhile
-
-    async def _execute(self, plan: StepPlan) -> StepResult:
-        result: StepResult = await _answer(self._actor.execute.remote(plan))
-        return result
 
     def _check_ready(self) -> None:
         if self._router.error is not None:
@@ -226,4 +227,5 @@ async def _answer(reference: Any) -> Any:
         cause = getattr(error, "cause", None)
         if isinstance(cause, Exception) and not isinstance(cause, RayError):
             raise cause from None
-        raise EngineDeadError(f"the actor is gone: {type(error).__name__}: {error}") from None
+        logger.error("the actor is gone: %s", error)
+        raise EngineDeadError(f"the actor is gone: {type(error).__name__}") from None

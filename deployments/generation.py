@@ -39,8 +39,11 @@ def split_request(
         sampling: settings of all of them.
         seed: of the first; the others' are derived from it.
         options: further fields of `EngineRequest`, such as `priority`.
+
+    Raises:
+        InvalidRequestError: one of the options is out of range.
     """
-    return [
+    requests = [
         EngineRequest(
             prompt_token_ids=tuple(prompt_token_ids),
             sampling=replace(
@@ -54,6 +57,9 @@ def split_request(
         )
         for index in range(sampling.n)
     ]
+    for request in requests:
+        request.check_options()
+    return requests
 
 
 def make_processor(

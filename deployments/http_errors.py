@@ -25,6 +25,7 @@ from qwen3_a8w8.errors import (
     EngineDeadError,
     InvalidRequestError,
     RateLimitError,
+    RequestFailedError,
 )
 from qwen3_a8w8.openai.errors import error_body
 
@@ -41,6 +42,7 @@ _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (RateLimitError, 429, "rate_limit_exceeded"),
     (CapacityError, 503, None),
     (EngineDeadError, 503, None),
+    (RequestFailedError, 500, None),
 )
 
 

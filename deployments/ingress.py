@@ -28,7 +28,10 @@ class Ingress:
     """The application's ingress deployment; `app.py` gives it its options.
 
     `sampling` is a `SamplingParams`, a dict of its fields over the checkpoint's defaults, or
-    None. A `prompt` is text, a list of token ids, or a list of chat messages.
+    None. A `prompt` is text, a list of token ids, or a list of chat messages. `priority` (lower
+    goes first), `timeout_s` (seconds, after which the answer ends as it is, with finish_reason
+    "length") and `cache_salt` (the prefix cache is shared only under the same one) are those of
+    the HTTP bodies.
     """
 
     def __init__(self, settings: AppSettings, engine: DeploymentHandle[Any]) -> None:
@@ -64,21 +67,35 @@ class Ingress:
         prompt: Prompt,
         sampling: Sampling = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> GenerationOutput:
         """Answers one prompt.
 
         Raises:
             InvalidRequestError: the request can't be served.
             CapacityError: the engines are full.
+            RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._calls.generate(prompt, sampling, chat_template_kwargs)
+        return await self._calls.generate(
+            prompt,
+            sampling,
+            chat_template_kwargs,
+            options=_options(priority, timeout_s, cache_salt),
+        )
 
     async def generate_stream(
         self,
         prompt: Prompt,
         sampling: Sampling = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> AsyncGenerator[OutputDelta, None]:
         """Answers one prompt bit by bit; call it on `handle.options(stream=True)`.
 
@@ -88,13 +105,25 @@ class Ingress:
         Raises:
             InvalidRequestError: the request can't be served.
             CapacityError: the engines are full.
+            RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        async for delta in self._calls.generate_stream(prompt, sampling, chat_template_kwargs):
+        async for delta in self._calls.generate_stream(
+            prompt,
+            sampling,
+            chat_template_kwargs,
+            options=_options(priority, timeout_s, cache_salt),
+        ):
             yield delta
 
     async def generate_batch(
-        self, prompts: Sequence[Prompt], sampling: Sampling = None
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> list[GenerationOutput]:
         """Answers exactly 1 or 16 prompts as one true batch, in the order of the prompts.
 
@@ -102,6 +131,13 @@ class Ingress:
             UnsupportedBatchSizeError: another number of prompts; nothing else was looked at.
             InvalidRequestError: a prompt can't be served; none was begun.
             CapacityError: the engines are full.
+            RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._calls.generate_batch(prompts, sampling)
+        return await self._calls.generate_batch(
+            prompts, sampling, options=_options(priority, timeout_s, cache_salt)
+        )
+
+
+def _options(priority: int, timeout_s: float | None, cache_salt: str | None) -> dict[str, Any]:
+    return {"priority": priority, "timeout_s": timeout_s, "cache_salt": cache_salt}

@@ -1,21 +1,25 @@
 """The process that owns a device: a thin shell over a `Runner`.
 
-Executes plans strictly in the order they were sent, on one thread; `ping` and
-`prepare_grammar` have threads of their own, so that they answer while a step runs.
-Decides nothing.
+Plans come over a socket (`step_channel.py`) and are executed strictly in the order they were
+sent, on one thread. Ray's calls are for the rest: `ping` and `prepare_grammar` have threads
+of their own, so that they answer while a step runs. Decides nothing.
 """
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import ray
 
+from deployments.step_channel import StepServer
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 from qwen3_a8w8.text.structured import StructuredOutput
@@ -58,6 +62,8 @@ class NpuActor:
         self._runner_factory = runner_factory
         self._runner: Runner | None = None
         self._num_steps = 0
+        self._lock = threading.Lock()  # a step and the runner's end come on different threads
+        self._server: StepServer | None = None
 
     def start(self) -> RunnerCapabilities:
         """Loads and warms up; minutes for a large model.
@@ -68,19 +74,28 @@ class NpuActor:
             KernelUnavailableError: the device asked for can't run here.
         """
         self._runner = load_factory(self._runner_factory)(self._model, self._config)
+        # What is loaded stays: the collector needn't go through it while steps run.
+        gc.collect()
+        gc.freeze()
         return self._runner.capabilities
+
+    def listen(self) -> str:
+        """Opens the way for plans; returns the path of the socket that one router connects to."""
+        self._server = StepServer(self.execute)
+        return self._server.path
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step and blocks until its results are in.
 
         Raises:
-            InvalidRequestError: the plan breaks the runner's contract; nothing was dispatched.
+            StepFailedError: the runner raised; the log has the traceback.
             EngineDeadError: `start` hasn't succeeded, or the actor is closed.
         """
-        if self._runner is None:
-            raise EngineDeadError("the actor has no runner; call start first")
-        result = self._runner.execute(plan)
-        self._num_steps += 1
+        with self._lock:
+            if self._runner is None:
+                raise EngineDeadError("the actor has no runner; call start first")
+            result = execute_step(self._runner, plan)
+            self._num_steps += 1
         return result
 
     @ray.method(concurrency_group=GRAMMAR_GROUP)
@@ -91,9 +106,10 @@ class NpuActor:
             InvalidRequestError: the form can't be used.
             EngineDeadError: `start` hasn't succeeded, or the actor is closed.
         """
-        if self._runner is None:
+        runner = self._runner  # not behind the lock, which is a step's while that runs
+        if runner is None:
             raise EngineDeadError("the actor has no runner; call start first")
-        self._runner.prepare_grammar(structured)
+        runner.prepare_grammar(structured)
 
     @ray.method(concurrency_group=CONTROL_GROUP)
     def ping(self) -> dict[str, int]:
@@ -101,10 +117,13 @@ class NpuActor:
         return {"pid": os.getpid(), "num_steps": self._num_steps}
 
     def close(self) -> None:
-        """Gives the device back, after the steps that were sent before; may be called again."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            runner.close()
+        """Gives the device back, after the step that runs; may be called again."""
+        if self._server is not None:
+            self._server.close()
+        with self._lock:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.close()
 
 
 _OPTIONS: dict[str, Any] = {

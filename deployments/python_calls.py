@@ -60,9 +60,11 @@ class PythonCalls:
         prompt: Prompt,
         sampling: Sampling = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
     ) -> GenerationOutput:
-        """Answers one prompt; see `Ingress.generate`."""
-        request = await self._request(prompt, sampling, chat_template_kwargs)
+        """Answers one prompt; see `Ingress.generate`. `options` are `EngineRequest`'s."""
+        request = await self._request(prompt, sampling, chat_template_kwargs, options)
         generation = await self._service.start([request])
         return _output(request, await collect_text(generation))
 
@@ -71,9 +73,11 @@ class PythonCalls:
         prompt: Prompt,
         sampling: Sampling = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
+        *,
+        options: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[OutputDelta, None]:
         """Answers one prompt bit by bit; see `Ingress.generate_stream`."""
-        request = await self._request(prompt, sampling, chat_template_kwargs)
+        request = await self._request(prompt, sampling, chat_template_kwargs, options)
         generation = await self._service.start([request])
         with contextlib.closing(generation):
             async for news in generation:
@@ -81,11 +85,15 @@ class PythonCalls:
                     yield delta
 
     async def generate_batch(
-        self, prompts: Sequence[Prompt], sampling: Sampling = None
+        self,
+        prompts: Sequence[Prompt],
+        sampling: Sampling = None,
+        *,
+        options: Mapping[str, Any] | None = None,
     ) -> list[GenerationOutput]:
         """Answers 1 or 16 prompts as one true batch; see `Ingress.generate_batch`."""
         self._service.check_batch_size(len(prompts))
-        requests = [await self._request(prompt, sampling, None) for prompt in prompts]
+        requests = [await self._request(prompt, sampling, None, options) for prompt in prompts]
         deltas = await self._service.run_batch(requests)
         return [_output(request, [delta]) for request, delta in zip(requests, deltas, strict=True)]
 
@@ -94,6 +102,7 @@ class PythonCalls:
         prompt: Prompt,
         sampling: Sampling,
         chat_template_kwargs: Mapping[str, Any] | None,
+        options: Mapping[str, Any] | None,
     ) -> EngineRequest:
         params = _sampling_params(sampling, self._service.defaults)
         reader, limit = self._service.prompts, await self._service.max_prompt_tokens()
@@ -105,7 +114,7 @@ class PythonCalls:
                 params = params.with_thinking(thinking_after(initial_state(chat.text)))
         else:
             ids = await reader.encode(given, limit)
-        return EngineRequest(ids, params.with_seed(seed_of(params)))
+        return EngineRequest(ids, params.with_seed(seed_of(params)), **(options or {}))
 
 
 def _sampling_params(sampling: Sampling, defaults: GenerationDefaults) -> SamplingParams:

@@ -7,6 +7,7 @@ own words where it had any, EngineDeadError where it is lost.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -15,7 +16,7 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 
 from deployments.errors import EngineNotReadyError
 from deployments.report import ReplicaReport
-from deployments.resume import resumed_stream, retried
+from deployments.resume import resumed_stream, retried, with_time_left
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
@@ -42,12 +43,17 @@ class ReplicaClient:
             UnsupportedBatchSizeError: another number of requests.
             InvalidRequestError: a request can't be served.
             CapacityError: the queue is full.
+            RequestFailedError: a request can't be computed, or engines die of the batch.
             EngineDeadError: attempts or time are used up.
         """
-        outputs: list[SequenceOutput] = await retried(
-            lambda: self._call("generate_batch", requests), self._settings
-        )
-        return outputs
+        began_s = time.monotonic()
+
+        async def attempt() -> list[SequenceOutput]:
+            left = [with_time_left(request, began_s) for request in requests]
+            outputs: list[SequenceOutput] = await self._call("generate_batch", left)
+            return outputs
+
+        return await retried(attempt, self._settings)
 
     async def capabilities(self) -> RunnerCapabilities:
         """What the runners can do; asked once.
@@ -90,14 +96,16 @@ class ReplicaClient:
 
     async def _open(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
         response = self._stream_handle.start_stream.remote(request)
-        is_over = False
+        is_accepted = is_over = False
         try:
             async for event in response:
+                is_accepted = True
                 is_over = event.finish_reason is not None
                 yield event
         except (RayError, RayServeException) as error:
             is_over = True
-            raise translate(error) from None
+            # A replica that goes while it is being asked had no part of the request yet.
+            raise translate(error, was_computing=is_accepted) from None
         finally:
             if not is_over:
                 response.cancel()  # reaches the replica as CancelledError, which aborts there
@@ -119,8 +127,13 @@ async def _result(response: Any) -> Any:
     return await response
 
 
-def translate(error: Exception) -> Exception:
-    """What an error from a handle means in this project's terms."""
+def translate(error: Exception, *, was_computing: bool = True) -> Exception:
+    """What an error from a handle means in this project's terms.
+
+    Args:
+        error: what Ray or Serve raised.
+        was_computing: whether a lost replica may have been computing the request.
+    """
     if isinstance(error, BackPressureError):
         return CapacityError(
             f"the server is full: {error}; try again later",
@@ -131,4 +144,5 @@ def translate(error: Exception) -> Exception:
     cause = getattr(error, "cause", None)
     if isinstance(cause, Exception) and not isinstance(cause, RayError | RayServeException):
         return cause
-    return EngineDeadError(f"the replica is lost: {type(error).__name__}: {error}".splitlines()[0])
+    message = f"the replica is lost: {type(error).__name__}: {error}".splitlines()[0]
+    return EngineDeadError(message, was_computing=was_computing)

@@ -9,7 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from qwen3_a8w8.engine.stats import EngineStats
 
@@ -58,7 +63,9 @@ class _Reports:
             "kv_blocks_in_use": ("KV blocks held by sequences", "num_blocks_in_use"),
             "kv_blocks_free": ("KV blocks that can be had", "num_blocks_free"),
             "decode_active_rows": ("live rows of the last decode dispatch", "num_active_rows"),
+            "decode_batch_size": ("rows of the last decode dispatch", "last_batch_size"),
             "decode_fill_ratio": ("live rows / rows, all decode dispatches", "decode_fill_ratio"),
+            "prefix_cache_hit_rate": ("prompt tokens found / looked up", "prefix_hit_rate"),
         }
         for name, (text, attribute) in gauges.items():
             gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
@@ -88,9 +95,10 @@ class _Reports:
             "prefix_cache_queries": ("prompt tokens looked up", "num_prefix_query_tokens"),
             "prefix_cache_hits": ("prompt tokens found", "num_prefix_hit_tokens"),
             "num_preemptions": ("times a sequence lost its blocks", "num_preemptions"),
-            "draft_tokens": ("drafts that were checked", "num_drafts"),
-            "accepted_tokens": ("drafts that came true", "num_drafts_kept"),
-            "host_gap_seconds": ("seconds the device waited under load", "host_gap_s"),
+            "failed_steps": ("steps that the runner couldn't carry out", "num_failed_steps"),
+            "spec_decode_num_draft_tokens": ("drafts checked", "num_drafts"),
+            "spec_decode_num_accepted_tokens": ("drafts that came true", "num_drafts_kept"),
+            "host_gap_seconds": ("seconds the device waited between steps", "host_gap_s"),
         }
         for name, (text, attribute) in counters.items():
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
@@ -106,10 +114,17 @@ class _Reports:
         ended = CounterMetricFamily(
             f"{PREFIX}_request_success", "sequences ended", labels=["replica", "finished_reason"]
         )
+        queued = SummaryMetricFamily(
+            f"{PREFIX}_request_queue_time_seconds",
+            "seconds from arrival to the first blocks",
+            labels=["replica"],
+        )
         for report in self._reports:
+            counted = report.stats.counters
+            queued.add_metric([report.replica_id], counted.num_started, counted.queue_time_s)
             busy.add_metric([report.replica_id], report.stats.device_time_s)
             for size, count in report.stats.counters.decode_batches.items():
                 batches.add_metric([report.replica_id, str(size)], count)
             for reason, count in report.stats.num_finished.items():
                 ended.add_metric([report.replica_id, reason], count)
-        yield from (busy, batches, ended)
+        yield from (busy, batches, ended, queued)

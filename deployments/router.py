@@ -18,7 +18,7 @@ from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, StepFailedError
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +52,7 @@ class TokenStream:
         """The next event, or several as one.
 
         Raises:
+            RequestFailedError: the sequence can't be computed.
             EngineDeadError: the engine died before the sequence ended.
         """
         if self._is_over:
@@ -97,15 +98,15 @@ def merge_events(events: list[TokenEvent]) -> TokenEvent:
 class Router:
     """One engine's requests, from admission to their ends.
 
-    Every sequence that was submitted ends exactly once: with a finish reason, with an
-    EngineDeadError, or silently because its reader has gone.
+    Every sequence that was submitted ends exactly once: with a finish reason, with a
+    RequestFailedError, with an EngineDeadError, or silently because its reader has gone.
     """
 
     def __init__(self, core: EngineCore, execute: Execute) -> None:
         self._core = core
         self._execute = execute
         self._streams: dict[int, TokenStream] = {}
-        self._in_flight: deque[asyncio.Future[StepResult]] = deque()
+        self._in_flight: deque[tuple[int, asyncio.Future[StepResult]]] = deque()
         self._work_came = asyncio.Event()
         self._last_progress_s = time.monotonic()
         self._task = asyncio.create_task(self._run(), name="router")
@@ -167,7 +168,9 @@ class Router:
 
     async def close(self) -> None:
         """Ends what is live and stops the loop; may be called again."""
-        self._hand_out(self._core.fail_all(EngineDeadError("the router has been closed")))
+        self._hand_out(
+            self._core.fail_all(EngineDeadError("the router has been closed", was_computing=False))
+        )
         self._work_came.set()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -184,24 +187,34 @@ class Router:
             while self._core.error is None:
                 self._work_came.clear()
                 while plan := self._core.plan_step():
-                    self._in_flight.append(asyncio.ensure_future(self._execute(plan)))
+                    result = asyncio.ensure_future(self._execute(plan))
+                    self._in_flight.append((plan.step_id, result))
                 await self._wait_for_news()
-                while self._in_flight and self._in_flight[0].done():
-                    result = self._in_flight.popleft().result()
-                    self._last_progress_s = time.monotonic()
-                    self._hand_out(self._core.complete_step(result))
+                while self._in_flight and self._in_flight[0][1].done():
+                    self._complete(*self._in_flight.popleft())
         except Exception as error:
             self.fail(error)
         finally:
-            for future in self._in_flight:
+            for _, future in self._in_flight:
                 future.cancel()
             self._in_flight.clear()
+
+    def _complete(self, step_id: int, future: asyncio.Future[StepResult]) -> None:
+        self._last_progress_s = time.monotonic()
+        try:
+            result = future.result()
+        except StepFailedError as error:
+            self._core.fail_step(step_id, error)
+        else:
+            self._hand_out(self._core.complete_step(result))
 
     async def _wait_for_news(self) -> None:
         """Until the oldest step is done, or something came that a step can be planned for."""
         came = asyncio.ensure_future(self._work_came.wait())
         try:
-            waiting_for: list[asyncio.Future[Any]] = [came, *list(self._in_flight)[:1]]
+            waiting_for: list[asyncio.Future[Any]] = [came]
+            if self._in_flight:
+                waiting_for.append(self._in_flight[0][1])
             await asyncio.wait(waiting_for, return_when=asyncio.FIRST_COMPLETED)
         finally:
             came.cancel()
@@ -222,6 +235,7 @@ async def collect(
     """Reads a stream to its end.
 
     Raises:
+        RequestFailedError: the sequence can't be computed.
         EngineDeadError: the engine died before.
     """
     event = merge_events([event async for event in stream])

@@ -59,7 +59,9 @@ class EngineSettings(StrictSettings):
         default=0.8,
         description="share (0 to 1] of the memory free after warm-up that the cache takes",
     )
-    kv_cache_dtype: str = Field(default="int8", description="int8 (with a scale cache)")
+    kv_cache_dtype: str = Field(
+        default="int8", description="int8 (with a scale cache), or bf16 (experimental)"
+    )
     max_model_len: int | None = Field(
         default=None,
         description="longest prompt plus output in tokens, which must fit the cache; null: the "
@@ -96,6 +98,12 @@ class EngineSettings(StrictSettings):
     )
     num_threads: int | None = Field(
         default=None, description="CPU threads; null: the cores that the actor may use"
+    )
+    packed_cache_dir: str | None = Field(
+        default="auto",
+        description="directory for packed weights, which make the next start quick and are shared "
+        "by the replicas of a node; auto: $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; null: "
+        "none",
     )
     enable: tuple[str, ...] = Field(default=(), description="experimental flags to switch on")
 
@@ -187,7 +195,17 @@ class FailoverSettings(StrictSettings):
     """Section `failover`: how long a client's stream is carried over dying replicas."""
 
     max_resumes: int = Field(
-        default=3, ge=0, le=100, description="times one request is resumed after losing its replica"
+        default=10,
+        ge=0,
+        le=100,
+        description="times one request is resumed after losing its replica",
+    )
+    max_deaths: int = Field(
+        default=2,
+        ge=0,
+        le=100,
+        description="times in a row that an engine may die while it computes one request, which "
+        "is taken for the cause after one more",
     )
     timeout_s: float = Field(
         default=120.0,

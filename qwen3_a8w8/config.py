@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError, ConfigError
-from qwen3_a8w8.experimental import FLAGS, unknown_flags
+from qwen3_a8w8.experimental import BF16_KV_CACHE, FLAGS, unknown_flags
 from qwen3_a8w8.rope_scaling import YarnScaling
 
 DECODE_BATCH_SIZES = (1, 16)
@@ -180,7 +180,7 @@ class ModelConfig:
         return config
 
 
-KV_CACHE_DTYPES = ("int8",)
+KV_CACHE_DTYPES = ("int8", "bf16")
 """Element types of the KV cache that have kernels."""
 
 
@@ -197,7 +197,8 @@ class EngineConfig:
         kv_cache_bytes: bytes for the KV cache; used when `num_kv_blocks` is None.
         kv_memory_fraction: share (0 to 1] of the memory free after warm-up that the cache may
             take when neither of the two above is given.
-        kv_cache_dtype: "int8" (with a scale cache), the only one that has kernels.
+        kv_cache_dtype: "int8" (with a scale cache) or "bf16", which takes nearly twice the memory
+            per token; the latter is the experimental flag `bf16_kv_cache` under another name.
         max_model_len: longest prompt plus output in tokens. A number must fit the checkpoint and
             the KV cache. None: the checkpoint's own limit, or what the KV cache holds of it.
         prefill_chunk_tokens: most prompt tokens computed in one prefill dispatch.
@@ -214,6 +215,9 @@ class EngineConfig:
         enable_prefix_caching: reuse full KV blocks of equal prefixes.
         lookahead: plans sent before the former result is in (0 or 1).
         num_threads: CPU threads; None: the cores this process may use.
+        packed_cache_dir: where packed weights are kept between runs: a directory; "auto" for
+            $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None for nowhere, which packs them
+            anew each time.
         enable: names of experimental flags to switch on.
     """
 
@@ -234,7 +238,19 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     lookahead: int = 1
     num_threads: int | None = None
+    packed_cache_dir: str | None = "auto"
     enable: tuple[str, ...] = field(default=())
+
+    @property
+    def active_flags(self) -> tuple[str, ...]:
+        """Experimental flags that are on, those that other fields mean included."""
+        implied = (BF16_KV_CACHE,) if self.kv_cache_dtype == "bf16" else ()
+        return tuple(dict.fromkeys((*self.enable, *implied)))
+
+    @property
+    def has_bf16_kv_cache(self) -> bool:
+        """Whether keys and values are kept in bfloat16."""
+        return BF16_KV_CACHE in self.active_flags
 
     def __post_init__(self) -> None:
         """Checks ranges.
@@ -329,6 +345,12 @@ class EngineConfig:
             not unknown_flags(self.enable),
             "enable",
             f"names of experimental flags: {', '.join(sorted(FLAGS))}",
+        )
+        check(
+            self.packed_cache_dir is None
+            or (isinstance(self.packed_cache_dir, str) and self.packed_cache_dir != ""),
+            "packed_cache_dir",
+            'a directory, "auto", or None',
         )
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),

@@ -75,7 +75,28 @@ class RateLimitError(CapacityError):
 
 
 class EngineDeadError(Qwen3A8W8Error):
-    """The engine, its actor or its device is gone; requests in flight can't go on there."""
+    """The engine, its actor or its device is gone; requests in flight can't go on there.
+
+    Attributes:
+        was_computing: whether the request was in a step then, or nobody knows: its part in the
+            death isn't ruled out.
+    """
+
+    def __init__(self, message: str = "", *, was_computing: bool = True) -> None:
+        super().__init__(message)
+        self.was_computing = was_computing
+
+    def __reduce__(self) -> tuple[object, ...]:
+        message = self.args[0] if self.args else ""
+        return (_rebuild_dead, (type(self), message, self.was_computing))
+
+
+class StepFailedError(Qwen3A8W8Error):
+    """The runner lives but couldn't carry out a step; what it did of it isn't known."""
+
+
+class RequestFailedError(Qwen3A8W8Error):
+    """One request can't be computed here, and is ended so that the others go on."""
 
 
 def _rebuild(
@@ -88,3 +109,7 @@ def _rebuild_capacity(
     cls: type[CapacityError], message: str, retry_after_s: float
 ) -> CapacityError:
     return cls(message, retry_after_s=retry_after_s)
+
+
+def _rebuild_dead(cls: type[EngineDeadError], message: str, was_computing: bool) -> EngineDeadError:
+    return cls(message, was_computing=was_computing)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from qwen3_a8w8.checkpoint.resolve import resolve_model
+from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -89,7 +90,7 @@ class GenerationOutput:
         return self.completions[0].logprobs
 
 
-class LLM:
+class LLM(SelfClosing):
     """A model that is loaded, warm, and ready to generate in this process.
 
     Not thread-safe: one thread at a time may call. Usable as a context manager.
@@ -130,14 +131,6 @@ class LLM:
         self._runner = runner
         self._engine = Engine(runner, config)
 
-    def __enter__(self) -> LLM:
-        """Returns itself."""
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Closes it."""
-        self.close()
-
     def default_sampling_params(self) -> SamplingParams:
         """What the checkpoint's generation_config.json recommends."""
         defaults = self._defaults
@@ -172,12 +165,16 @@ class LLM:
 
         Raises:
             InvalidRequestError: a prompt or its parameters can't be served; none has run.
+            RequestFailedError: the runner can't compute one of them; the engine goes on.
             EngineDeadError: the runner has failed.
         """
-        requests = [
-            replace(request, priority=priority, timeout_s=timeout_s, cache_salt=cache_salt)
-            for request in self._requests(prompts, sampling_params)
-        ]
+        requests = self._requests(
+            prompts,
+            sampling_params,
+            priority=priority,
+            timeout_s=timeout_s,
+            cache_salt=cache_salt,
+        )
         collected = _Outputs(self, requests)
         self._engine.generate(requests, collected.take)
         return collected.outputs()
@@ -186,12 +183,19 @@ class LLM:
         self,
         prompts: Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> list[GenerationOutput]:
         """Completes exactly 1 or 16 prompts as one true batch.
 
         Args:
             prompts: as many as a decode batch has rows.
             sampling_params: as for `generate`; `n` must be 1.
+            priority: as for `generate`.
+            timeout_s: as for `generate`.
+            cache_salt: as for `generate`.
 
         Returns:
             One output per prompt, in their order; equal to what `generate` gives.
@@ -199,6 +203,7 @@ class LLM:
         Raises:
             UnsupportedBatchSizeError: another number of prompts.
             InvalidRequestError: a prompt or its parameters can't be served; none has run.
+            RequestFailedError: the runner can't compute one of them; the engine goes on.
             EngineDeadError: the runner has failed.
         """
         sizes = self.capabilities.decode_batch_sizes
@@ -209,25 +214,47 @@ class LLM:
                 param="prompts",
                 code="unsupported_batch_size",
             )
-        requests = self._requests(prompts, sampling_params)
+        requests = self._requests(
+            prompts,
+            sampling_params,
+            priority=priority,
+            timeout_s=timeout_s,
+            cache_salt=cache_salt,
+        )
         collected = _Outputs(self, requests)
         self._engine.generate_batch(requests, collected.take)
         return collected.outputs()
 
     def stream(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        *,
+        priority: int = 0,
+        timeout_s: float | None = None,
+        cache_salt: str | None = None,
     ) -> Iterator[OutputDelta]:
         """Yields what each step adds to one answer; closing the iterator aborts it.
 
         Args:
             prompt: text or token ids.
             sampling_params: with `n` = 1; None for the checkpoint's own.
+            priority: as for `generate`.
+            timeout_s: as for `generate`.
+            cache_salt: as for `generate`.
 
         Raises:
             InvalidRequestError: the prompt or its parameters can't be served.
+            RequestFailedError: the runner can't compute one of them; the engine goes on.
             EngineDeadError: the runner has failed.
         """
-        (request,) = self._requests([prompt], sampling_params)
+        (request,) = self._requests(
+            [prompt],
+            sampling_params,
+            priority=priority,
+            timeout_s=timeout_s,
+            cache_salt=cache_salt,
+        )
         if request.sampling.n != 1:
             raise InvalidRequestError("stream gives one answer; n must be 1", param="n")
         processor = self._processor(request.sampling)
@@ -271,6 +298,7 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        **options: Any,
     ) -> list[EngineRequest]:
         many = _as_prompts(prompts)
         if sampling_params is None:
@@ -288,7 +316,7 @@ class LLM:
             if sampling.structured is not None:
                 self._runner.prepare_grammar(sampling.structured)
         return [
-            EngineRequest(tuple(self._encode(prompt)), sampling)
+            EngineRequest(tuple(self._encode(prompt)), sampling, **options)
             for prompt, sampling in zip(many, params, strict=True)
         ]
 

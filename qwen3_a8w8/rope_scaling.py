@@ -1,7 +1,8 @@
 """YaRN: how a checkpoint's rotary positions are stretched beyond its native context.
 
-The numbers of a config.json's `rope_scaling`, checked; the table made from them is
-`model/rope.py`'s. Source: Peng et al. 2023, "YaRN", sections 3.2 to 3.4.
+The numbers of a config.json's `rope_scaling`, checked, and the frequencies that follow
+from them; tables are made by whoever needs one (`model/rope.py`,
+`quantization/qwen3_layer.py`). Source: Peng et al. 2023, "YaRN", sections 3.2 to 3.4.
 """
 
 from __future__ import annotations
@@ -122,3 +123,29 @@ class YarnScaling:
             beta_fast=number("beta_fast", 32.0, 0.01),
             beta_slow=number("beta_slow", 1.0, 0.01),
         )
+
+
+def rotary_frequencies(
+    head_dim: int, theta: float, yarn: YarnScaling | None
+) -> tuple[list[float], float]:
+    """What a rotary table is made of.
+
+    Args:
+        head_dim: width of a head, even.
+        theta: base.
+        yarn: stretches the frequencies and scales the whole table.
+
+    Returns:
+        Radians per position of each pair of dimensions, `head_dim / 2` of them, and the factor
+        for all cosines and sines.  Source: Su et al. 2021, "RoFormer", section 3.4.2.
+    """
+    plain = [theta ** (-2 * i / head_dim) for i in range(head_dim // 2)]
+    if yarn is None:
+        return plain, 1.0
+    low, high = yarn.ramp(head_dim, theta)
+    stretched = [min(max((i - low) / (high - low), 0.0), 1.0) for i in range(head_dim // 2)]
+    blended = [
+        frequency * (1 - share + share / yarn.factor)
+        for frequency, share in zip(plain, stretched, strict=True)
+    ]
+    return blended, yarn.attention_factor

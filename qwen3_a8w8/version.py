@@ -1,4 +1,7 @@
-"""The package's version and commit, for modules that must not import the package's face."""
+"""The package's version and commit, for modules that must not import the package's face.
+
+The version is written here and nowhere else; the build reads it from this file.
+"""
 
 from __future__ import annotations
 

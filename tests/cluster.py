@@ -16,10 +16,11 @@ with warnings.catch_warnings():
     from ray import serve
     from ray.serve.handle import DeploymentHandle
 
-    from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT
+    from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT, build_app
     from deployments.local import local_application
 
 from deployments.settings import AppSettings
+from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.fake_deployment import FAKE_RUNNER, text_capabilities
@@ -39,6 +40,7 @@ class RunningApplication:
     capabilities: RunnerCapabilities = field(repr=False)
     handle: DeploymentHandle = field(repr=False)
     engine: DeploymentHandle = field(repr=False)
+    name: str = APPLICATION_NAME
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
@@ -77,7 +79,7 @@ class RunningApplication:
         wait_until(is_idle, "blocks_in_use is 0")
 
     def _num_running(self) -> int:
-        status = serve.status().applications[APPLICATION_NAME].deployments[ENGINE_DEPLOYMENT]
+        status = serve.status().applications[self.name].deployments[ENGINE_DEPLOYMENT]
         return status.replica_states.get("RUNNING", 0)
 
 
@@ -116,3 +118,38 @@ def running_application(directory: Path):
             handle=serve.get_app_handle(APPLICATION_NAME),
             engine=serve.get_deployment_handle(ENGINE_DEPLOYMENT, APPLICATION_NAME),
         )
+
+
+@contextlib.contextmanager
+def demo_application(beside: RunningApplication):
+    """The application with the real demo model, on the cluster of another one."""
+    settings = AppSettings(
+        model="demo",
+        served_model_name="tiny",
+        engine={"num_threads": 1, "num_kv_blocks": 257},
+        replicas={
+            "num_replicas": NUM_REPLICAS,
+            # The other application has reserved nearly all there is.
+            "router_num_cpus": 0.05,
+            "actor_num_cpus": 0.1,
+            "health_check_period_s": 1.0,
+            "graceful_shutdown_timeout_s": 5.0,
+        },
+        http={"num_cpus": 0.05},
+    )
+    name = "demo"
+    handle = serve.run(build_app(settings), name=name, route_prefix=f"/{name}")
+    try:
+        engine = serve.get_deployment_handle(ENGINE_DEPLOYMENT, name)
+        directory = resolve_model("demo")
+        yield RunningApplication(
+            url=f"{beside.url}/{name}",
+            directory=directory,
+            tokenizer=Tokenizer.from_directory(directory),
+            capabilities=engine.capabilities.remote().result(timeout_s=DEADLINE_S),
+            handle=handle,
+            engine=engine,
+            name=name,
+        )
+    finally:
+        serve.delete(name)

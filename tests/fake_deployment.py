@@ -1,5 +1,7 @@
 """Fakes below the HTTP routes: an engine in this process, and a runner factory for Serve."""
 
+import os
+import signal
 import time
 from contextlib import aclosing
 from pathlib import Path
@@ -11,6 +13,7 @@ from deployments.router import Router, collect
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
+from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -34,8 +37,20 @@ def text_capabilities(directory: Path, **changes) -> RunnerCapabilities:
     return make_capabilities(**(values | changes))
 
 
+POISON_SEED = 666
+"""A request with this seed makes its step fail once it has 20 tokens."""
+LETHAL_SEED = 667
+"""And one with this seed ends the actor's process."""
+
+
 class SlowFakeRunner(FakeRunner):
     """Takes some time for each step, so that a stream can be disturbed in its middle."""
+
+    def _known(self, seq_id):
+        known = super()._known(seq_id)
+        if known.start.sampling.seed == LETHAL_SEED and len(known.token_ids) >= 20:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return known
 
     def execute(self, plan):
         time.sleep(STEP_S)
@@ -45,7 +60,9 @@ class SlowFakeRunner(FakeRunner):
 def load_fake_runner(model: str, config: EngineConfig) -> SlowFakeRunner:
     """A runner factory; `model` is a directory with tokenizer files."""
     del config
-    return SlowFakeRunner(text_capabilities(Path(model)))
+    runner = SlowFakeRunner(text_capabilities(Path(model)))
+    runner.poison = {POISON_SEED: 20}
+    return runner
 
 
 def expected_tokens(
@@ -65,7 +82,7 @@ class FakeEngine:
         self.router: Router | None = None
 
     async def _execute(self, plan):
-        return self.runner.execute(plan)
+        return execute_step(self.runner, plan)
 
     def _running(self) -> Router:
         if self.router is None:

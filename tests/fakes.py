@@ -105,25 +105,25 @@ class FakeRunner:
         self.plans: list[StepPlan] = []
         self.num_closed = 0
         self.script: list[int] = []  # what every sequence says, in place of the rule
-        self.fail_at_step: int | None = None
+        self.fail_at_step: int | None = None  # from here on it is broken
+        self.flaky_steps: set[int] = set()  # fail once, after all has been done
+        self.poison: dict[int, int] = {}  # seed -> tokens from which on its step fails midway
         self.layers_per_dispatch = self.capabilities.num_layers
         self._open_chunks: tuple = ()
         self._next_layer = 0
         self._cache: dict[tuple[int, int], int] = {}
         self._written: set[tuple[int, int]] = set()
-        self._seen: set[int] = set()
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs one step."""
         assert plan.step_id == len(self.plans), "plans are executed in order, each once"
         self.plans.append(plan)
-        if plan.step_id == self.fail_at_step:
+        if self.fail_at_step is not None and plan.step_id >= self.fail_at_step:
             raise OSError("device lost")
         for seq_id in plan.release:
             self.known.pop(seq_id, None)
         for start in plan.start:
-            assert start.seq_id not in self._seen, "a sequence is started once"
-            self._seen.add(start.seq_id)
+            assert start.seq_id not in self.known, "a sequence is started once, or released first"
             assert start.sampling.seed is not None
             assert start.sampling.n == 1
             tokens = [*start.prompt_token_ids, *start.output_token_ids]
@@ -135,7 +135,7 @@ class FakeRunner:
         sampled = []
         prompt_tokens = []
         for chunk in plan.prefill:
-            known = self.known[chunk.seq_id]
+            known = self._known(chunk.seq_id)
             end = chunk.start + chunk.num_tokens
             assert chunk.num_tokens >= 1
             assert end <= len(known.token_ids)
@@ -149,7 +149,7 @@ class FakeRunner:
             if chunk.is_sampled and is_last_group:
                 sampled.append(self._sample(chunk.seq_id, known))
         for row in plan.decode.rows if plan.decode else ():
-            known = self.known[row.seq_id]
+            known = self._known(row.seq_id)
             assert row.position == len(known.token_ids) - 1
             drafts = row.draft_token_ids
             end = row.position + 1 + len(drafts)
@@ -159,6 +159,8 @@ class FakeRunner:
                 if sampled[-1].token_id != draft:
                     break
                 sampled.append(self._sample(row.seq_id, known))
+        if plan.step_id in self.flaky_steps:
+            raise MemoryError("just now")
         return StepResult(plan.step_id, tuple(sampled), 0.001, prompt_tokens=tuple(prompt_tokens))
 
     def prepare_grammar(self, structured) -> None:
@@ -168,6 +170,13 @@ class FakeRunner:
     def close(self) -> None:
         """Counts its calls."""
         self.num_closed += 1
+
+    def _known(self, seq_id: int) -> _Known:
+        assert seq_id in self.known, f"sequence {seq_id} is unknown"
+        known = self.known[seq_id]
+        if len(known.token_ids) >= self.poison.get(known.start.sampling.seed, 1 << 30):
+            raise ValueError("poison")
+        return known
 
     def _check_shape(self, plan: StepPlan) -> None:
         capabilities = self.capabilities

@@ -23,6 +23,7 @@ def make_modelslim_qwen3(
     is_column: bool = True,
     has_int64_scales: bool = False,
     has_weight_scale: bool = True,
+    has_smoothed_norms: bool = False,
     file_name: str = "quant_model_weight_w8a8.safetensors",
     description_name: str = "quant_model_description.json",
     **options,
@@ -36,6 +37,7 @@ def make_modelslim_qwen3(
         is_column: scales are [n, 1], else [n].
         has_int64_scales: deq_scale holds float32 bits in int64, as for fp16 models.
         has_weight_scale: static linears store weight_scale as well.
+        has_smoothed_norms: input_layernorm is stored as `module.weight`, halved, as well.
         file_name: of the weights.
         description_name: of the description.
         options: of `make_random_qwen3`.
@@ -54,6 +56,9 @@ def make_modelslim_qwen3(
         module = name.removesuffix(".weight")
         kind = (kinds or {}).get(module, default) if "_proj." in name else "FLOAT"
         types[name] = kind
+        if has_smoothed_norms and module.endswith("input_layernorm"):
+            out |= {f"{module}.module.weight": tensor / 2, f"{module}.module.bias": 0 * tensor}
+            types |= {f"{module}.module.weight": default, f"{module}.module.bias": default}
         if kind == "FLOAT":
             out[name] = tensor
             if "_proj." in name:

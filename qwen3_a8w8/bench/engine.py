@@ -28,6 +28,7 @@ from qwen3_a8w8.engine.plan import Runner, RunnerCapabilities, StepPlan, StepRes
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.experimental import INT8_LM_HEAD
 from qwen3_a8w8.runner.sizing import kv_block_bytes
 from qwen3_a8w8.text.structured import StructuredOutput
 
@@ -163,11 +164,11 @@ def bench_engine(
         "prompt_tokens": workload.prompt_tokens,
         "context_tokens": workload.context_tokens,
         "new_tokens": workload.new_tokens,
-        **_prefill_figures(model, machine, workload, ttft_s, prefill_s),
-        **_decode_figures(model, machine, workload, steps),
-        "weight_bytes": _weight_bytes(model),
+        **_prefill_figures(model, config, machine, workload, ttft_s, prefill_s),
+        **_decode_figures(model, config, machine, workload, steps),
+        "weight_bytes": _weight_bytes(model, config),
         "kv_cache_bytes": runner.capabilities.num_kv_blocks
-        * kv_block_bytes(model, config.block_size),
+        * kv_block_bytes(model, config.block_size, is_bf16=config.has_bf16_kv_cache),
         **resident,
     }
 
@@ -211,21 +212,33 @@ def _linear_macs(model: ModelConfig) -> int:
     return sum(rows * width for rows, width in linear_weights(model).values())
 
 
-def _lm_head_bytes(model: ModelConfig) -> int:
+def _table_bytes(model: ModelConfig) -> int:
     return 2 * model.vocab_size * model.hidden_size
 
 
-def _weight_bytes(model: ModelConfig) -> int:
-    num_tables = 1 if model.tie_word_embeddings else 2
-    return _linear_bytes(model) + num_tables * _lm_head_bytes(model)
+def _lm_head_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    if INT8_LM_HEAD in config.active_flags:
+        return model.vocab_size * (model.hidden_size + 4)
+    return _table_bytes(model)
+
+
+def _weight_bytes(model: ModelConfig, config: EngineConfig) -> int:
+    is_shared = model.tie_word_embeddings and INT8_LM_HEAD not in config.active_flags
+    lm_head = 0 if is_shared else _lm_head_bytes(model, config)
+    return _linear_bytes(model) + _table_bytes(model) + lm_head
 
 
 def _prefill_figures(
-    model: ModelConfig, machine: Machine, workload: Workload, ttft_s: float, prefill_s: float
+    model: ModelConfig,
+    config: EngineConfig,
+    machine: Machine,
+    workload: Workload,
+    ttft_s: float,
+    prefill_s: float,
 ) -> dict[str, float]:
     tokens = workload.prompt_tokens
     floor = machine.floor_s(_linear_bytes(model), tokens * _linear_macs(model))
-    floor += machine.floor_s(_lm_head_bytes(model), 0)
+    floor += machine.floor_s(_lm_head_bytes(model, config), 0)
     return {
         "ttft_s": ttft_s,
         "prefill_s": prefill_s,
@@ -236,7 +249,11 @@ def _prefill_figures(
 
 
 def _decode_figures(
-    model: ModelConfig, machine: Machine, workload: Workload, steps: list[_Step]
+    model: ModelConfig,
+    config: EngineConfig,
+    machine: Machine,
+    workload: Workload,
+    steps: list[_Step],
 ) -> dict[str, float]:
     pairs = list(itertools.pairwise(steps))
     # From one step's end to the next one's: what a client waits for a token.
@@ -246,8 +263,9 @@ def _decode_figures(
     tpot_s, best_s = statistics.median(intervals), min(intervals)
     # The context grows by one token per step; the middle step stands for all.
     context = workload.context_tokens + (workload.new_tokens + 1) / 2
-    kv_bytes = workload.batch_size * context * kv_block_bytes(model, 1)
-    linear_bytes, lm_head_bytes = _linear_bytes(model), _lm_head_bytes(model)
+    token_bytes = kv_block_bytes(model, 1, is_bf16=config.has_bf16_kv_cache)
+    kv_bytes = workload.batch_size * context * token_bytes
+    linear_bytes, lm_head_bytes = _linear_bytes(model), _lm_head_bytes(model, config)
     macs = workload.batch_size * _linear_macs(model)
     floor = machine.floor_s(linear_bytes, macs) + machine.floor_s(lm_head_bytes + kv_bytes, 0)
     median_floor = machine.median_floor_s(linear_bytes, macs)

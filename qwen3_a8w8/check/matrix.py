@@ -12,7 +12,7 @@ from qwen3_a8w8.check.material import Material
 from qwen3_a8w8.check.report import CheckReport
 from qwen3_a8w8.check.run import CheckSettings, run_check
 from qwen3_a8w8.errors import ConfigError
-from qwen3_a8w8.experimental import FLAGS, variants
+from qwen3_a8w8.experimental import FLAGS, LEFT_OUT, variants
 
 
 def run_matrix(
@@ -89,8 +89,10 @@ def matrix_markdown(
         "",
     ]
     for flag in FLAGS.values():
-        state = "held against the default by tests" if flag.is_validated else "not validated"
-        lines.append(f"- `{flag.name}`: {flag.summary} Changes {flag.changes}; {state}.")
+        lines.append(
+            f"- `{flag.name}`: {flag.summary} Changes {flag.changes}; {flag.status}. "
+            f"Last measured: {flag.effect}."
+        )
     backend = ", ".join(f"{key} {value}" for key, value in default.backend.items())
     titles = [
         "flag",
@@ -129,7 +131,19 @@ def matrix_markdown(
         if bench is not None:
             cells += _times(bench[report.flags]) if report.flags in bench else [""] * 3
         lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Made on a quiet machine by", "", "```", *_commands(default.model), "```"]
+    lines += ["", "## Tried and left out", ""]
+    lines += [f"- `{name}`: {reason}" for name, reason in LEFT_OUT.items()]
     return "\n".join(lines) + "\n"
+
+
+def _commands(model: str) -> list[str]:
+    name = Path(model).name
+    return [
+        f"qwen3-a8w8 bench engine --model {name} --matrix --json bench.json &&",
+        f"qwen3-a8w8 check {name} --reference {name} --matrix --bench-json bench.json "
+        "--output docs/experimental.md",
+    ]
 
 
 def _times(result: Mapping[str, Any]) -> list[str]:

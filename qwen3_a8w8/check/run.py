@@ -114,7 +114,7 @@ def run_check(
         "num_threads": settings.num_threads,
         "enable": settings.enable,
         "block_size": BLOCK_SIZE,
-        "max_model_len": min(config.max_position_embeddings, blocks_per_seq * BLOCK_SIZE),
+        "max_model_len": min(config.context_length, blocks_per_seq * BLOCK_SIZE),
         "num_kv_blocks": 2 * len(material.prompts) * blocks_per_seq + 1,
     }
     try:

@@ -12,7 +12,6 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import torch
 
@@ -29,6 +28,7 @@ from qwen3_a8w8.checkpoint.reader import (
     check_finite,
 )
 from qwen3_a8w8.checkpoint.torchao import TorchAoReader
+from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
 
@@ -43,7 +43,7 @@ READERS: Sequence[type[CheckpointReader]] = (
 """All formats. To add one: a file with a `CheckpointReader`, and its name here."""
 
 
-class Checkpoint:
+class Checkpoint(SelfClosing):
     """A checkpoint that is open and whose headers are in order.
 
     Tensors are read one at a time, when asked for; nothing is kept.
@@ -130,26 +130,14 @@ class Checkpoint:
         files = self._reader.files
         if dtype is None:
             dtype = torch.float32 if len(self._float_names[name]) == 1 else torch.bfloat16
-        tensor = files.read(name).to(dtype)
-        check_finite(files, name, tensor)
+        stored = self._reader.aliases.get(name, name)
+        tensor = files.read(stored).to(dtype)
+        check_finite(files, stored, tensor)
         return tensor
 
     def close(self) -> None:
         """Refuses further reads. Idempotent; tensors handed out stay valid."""
         self._reader.files.close()
-
-    def __enter__(self) -> Checkpoint:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the files."""
-        self.close()
 
 
 def open_checkpoint(path: Path) -> Checkpoint:

@@ -46,6 +46,7 @@ class CompressedTensorsReader:
         found = read_schemes(model.quantization, config, str(model.directory / "config.json"))
         self.schemes = found.linears
         self.notes = found.notes
+        self.aliases: dict[str, str] = {}
         self.files = SafetensorsFiles(model.directory)
         expected = float_expectations(float_tensors(config))
         optional: dict[str, ExpectedTensor] = {}

@@ -44,6 +44,7 @@ class HfFloatReader:
         shapes = {**float_tensors(model.config), **linear_weights(model.config)}
         check_tensors(self.files, model.config, float_expectations(shapes))
         self.notes: tuple[str, ...] = ()
+        self.aliases: dict[str, str] = {}
         self.schemes = {
             (layer, name): LinearScheme(
                 is_float=False,

@@ -4,9 +4,10 @@
 nothing. Weights are `w = (q - offset) * scale`. Static linears (W8A8) carry
 scales for their activations as well; these aren't used, since activations are
 quantised at run time, but where a static linear stores no `weight_scale`, it
-follows from them: `deq_scale = input_scale * weight_scale`.
+follows from them: `deq_scale = input_scale * weight_scale`. With outlier suppression
+a norm is there twice, as it was and, under `NORM.module`, as quantised linears read it.
 
-Source: msModelSlim documentation, "Quantization Weight Format".
+Source: msModelSlim documentation, "Quantization Weight Format" and "Anti-Outlier".
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ from qwen3_a8w8.errors import CheckpointError
 DESCRIPTION = "quant_model_description"
 INT8_TYPES = ("W8A8", "W8A8_DYNAMIC", "W8A8_MIX")
 
+_NORM_READERS = {
+    "input_layernorm": ("q_proj", "k_proj", "v_proj"),
+    "post_attention_layernorm": ("gate_proj", "up_proj"),
+}
 _SCALAR = ((1,), (), (1, 1))
 _INTEGERS = ("I8", "I16", "I32", "I64")
 _STATIC_NOTE = (
@@ -73,6 +78,7 @@ class ModelSlimReader:
         self._types = read_json_object(self._description_path)
         self.files = SafetensorsFiles(model.directory, _stem(model.directory))
         self.schemes: dict[tuple[int, str], LinearScheme] = {}
+        self.aliases: dict[str, str] = {}
         expected = float_expectations(float_tensors(config))
         for name in expected:
             self._check_type(name, ("FLOAT",))
@@ -84,6 +90,7 @@ class ModelSlimReader:
                 if kind in ("W8A8", "W8A8_MIX"):
                     notes.append(_STATIC_NOTE)
             notes += self._expect_kv_scales(config, layer, optional)
+            self._expect_norms(config, layer, optional)
         self.notes = tuple(dict.fromkeys(notes))
         check_tensors(self.files, config, expected, optional)
         for name in optional:
@@ -187,11 +194,33 @@ class ModelSlimReader:
                 optional[tensor] = ExpectedTensor(shapes, (*_INTEGERS, *FLOAT_DTYPES))
                 if tensor in self.files.infos:
                     found.append(_KV_NOTE)
-        # Written by the asymmetric outlier suppression; zero unless it was used.
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            bias = ExpectedTensor(((config.hidden_size,),), FLOAT_DTYPES)
-            optional[f"model.layers.{layer}.{norm}.bias"] = bias
         return found
+
+    def _expect_norms(
+        self, config: ModelConfig, layer: int, optional: dict[str, ExpectedTensor]
+    ) -> None:
+        """What outlier suppression adds to a layer's norms; the bias is zero if symmetric."""
+        vector = ExpectedTensor(((config.hidden_size,),), FLOAT_DTYPES)
+        for norm, readers in _NORM_READERS.items():
+            prefix = f"model.layers.{layer}.{norm}"
+            smoothed = f"{prefix}.module.weight"
+            for name in (f"{prefix}.bias", smoothed, f"{prefix}.module.bias"):
+                optional[name] = vector
+            if smoothed not in self.files.infos:
+                continue
+            is_float = {self.schemes[layer, reader].is_float for reader in readers}
+            if len(is_float) > 1:
+                kinds = ", ".join(
+                    f"{reader} {'FLOAT' if self.schemes[layer, reader].is_float else 'int8'}"
+                    for reader in readers
+                )
+                raise CheckpointError(
+                    f"{self.files.infos[smoothed].path}: tensor {smoothed}: its readers are of "
+                    f"both kinds ({kinds}), so they need two norms, expected one kind; quantise "
+                    "all of them or none, or without outlier suppression"
+                )
+            if is_float == {False}:
+                self.aliases[f"{prefix}.weight"] = smoothed
 
     def _check_type(self, tensor: str, supported: tuple[str, ...]) -> str:
         kind = self._types.get(tensor)

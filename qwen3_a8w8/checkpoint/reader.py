@@ -84,6 +84,9 @@ class CheckpointReader(Protocol):
     schemes: dict[tuple[int, str], LinearScheme]
     """How each linear is stored, by layer and name."""
 
+    aliases: dict[str, str]
+    """Tensors that are read in place of others: stored names by the model's own."""
+
     @classmethod
     def recognises(cls, model: ModelFiles) -> bool:
         """Whether the checkpoint is of this format; its details may still be refused later."""

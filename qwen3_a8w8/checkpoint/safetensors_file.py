@@ -15,13 +15,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from qwen3_a8w8.checkpoint.model_files import read_json_object
 from qwen3_a8w8.checkpoint.safetensors_header import DTYPES, TensorInfo, read_header
+from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.errors import CheckpointError
 
 _SAMPLES_PER_FILE = 64
@@ -36,7 +36,7 @@ class _Shard:
     size: int
 
 
-class SafetensorsFiles:
+class SafetensorsFiles(SelfClosing):
     """The tensors of one checkpoint, by name, over one or more files.
 
     Args:
@@ -156,19 +156,6 @@ class SafetensorsFiles:
     def close(self) -> None:
         """Refuses further reads. Idempotent; tensors handed out stay valid."""
         self._is_closed = True
-
-    def __enter__(self) -> SafetensorsFiles:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the files."""
-        self.close()
 
 
 def _read_weight_map(index: Path) -> Mapping[str, str]:

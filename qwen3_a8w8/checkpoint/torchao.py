@@ -53,6 +53,7 @@ class TorchAoReader:
         config = model.config
         self.files = SafetensorsFiles(model.directory)
         self.notes: tuple[str, ...] = ()
+        self.aliases: dict[str, str] = {}
         self.schemes: dict[tuple[int, str], LinearScheme] = {}
         expected = float_expectations(float_tensors(config))
         for layer in range(config.num_layers):

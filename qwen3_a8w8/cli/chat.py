@@ -12,36 +12,21 @@ from qwen3_a8w8.cli import options
 _HELP = "/new begins anew, /quit or Ctrl-D ends"
 
 
+@options.expanded
 def chat(
     model: options.Model = "demo",
     system: Annotated[str | None, typer.Option(help="System message.")] = None,
-    thinking: options.Thinking = False,
-    max_tokens: options.MaxTokens = 512,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    device: options.Device = "auto",
-    num_threads: options.NumThreads = None,
-    max_model_len: options.MaxModelLen = None,
-    num_kv_blocks: options.NumKvBlocks = None,
-    enable: options.Enable = None,
+    *,
+    engine: options.EngineOptions,
+    answer: options.SamplingOptions,
 ) -> None:
     """Talk with a model; the history is kept until /new."""
     from qwen3_a8w8.errors import InvalidRequestError
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
     console = Console(stderr=True)
-    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks, enable)
-    with LLM(model, **settings) as llm:
-        sampling = options.sampling_from(
-            llm.default_sampling_params(),
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            seed=seed,
-        )
+    with LLM(model, **engine.settings()) as llm:
+        sampling = answer.over(llm.default_sampling_params())
         opening = [{"role": "system", "content": system}] if system is not None else []
         messages = list(opening)
         console.print(_HELP, style="dim")
@@ -59,11 +44,11 @@ def chat(
             if not line:
                 continue
             messages.append({"role": "user", "content": line})
-            answer = ""
+            text = ""
             try:
-                ids = llm.chat_prompt(messages, enable_thinking=thinking)
+                ids = llm.chat_prompt(messages, enable_thinking=answer.thinking)
                 for delta in llm.stream(ids, sampling):
-                    answer += delta.text
+                    text += delta.text
                     typer.echo(delta.text, nl=False)
             except InvalidRequestError as error:
                 messages.pop()
@@ -72,4 +57,4 @@ def chat(
             except KeyboardInterrupt:
                 console.print(" (stopped)", style="dim")
             typer.echo()
-            messages.append({"role": "assistant", "content": answer})
+            messages.append({"role": "assistant", "content": text})

@@ -10,40 +10,25 @@ from rich.console import Console
 from qwen3_a8w8.cli import options
 
 
+@options.expanded
 def generate(
     prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to answer.")],
     model: options.Model = "demo",
     is_raw: Annotated[
         bool, typer.Option("--raw", help="Complete the prompt as it is, without chat template.")
     ] = False,
-    thinking: options.Thinking = False,
-    max_tokens: options.MaxTokens = 256,
-    temperature: options.Temperature = None,
-    top_p: options.TopP = None,
-    top_k: options.TopK = None,
-    seed: options.Seed = None,
-    device: options.Device = "auto",
-    num_threads: options.NumThreads = None,
-    max_model_len: options.MaxModelLen = None,
-    num_kv_blocks: options.NumKvBlocks = None,
-    enable: options.Enable = None,
+    *,
+    engine: options.EngineOptions,
+    answer: options.SamplingOptions,
 ) -> None:
     """Answer one prompt; the answer goes to stdout, a summary to stderr."""
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
-    settings = options.engine_settings(device, num_threads, max_model_len, num_kv_blocks, enable)
-    with LLM(model, **settings) as llm:
-        sampling = options.sampling_from(
-            llm.default_sampling_params(),
-            max_tokens=max_tokens,
-            temperature=temperature,
-            top_p=top_p,
-            top_k=top_k,
-            seed=seed,
-        )
+    with LLM(model, **engine.settings()) as llm:
+        sampling = answer.over(llm.default_sampling_params())
         has_template = llm.chat_template is not None and not is_raw
         ids = (
-            llm.chat_prompt([{"role": "user", "content": prompt}], enable_thinking=thinking)
+            llm.chat_prompt([{"role": "user", "content": prompt}], enable_thinking=answer.thinking)
             if has_template
             else llm.tokenizer.encode(prompt)
         )

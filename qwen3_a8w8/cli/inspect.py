@@ -20,6 +20,7 @@ def inspect(
     ] = None,
     max_model_len: options.MaxModelLen = None,
     num_kv_blocks: options.NumKvBlocks = None,
+    kv_cache_dtype: Annotated[str, typer.Option(help="int8 or bf16 (experimental).")] = "int8",
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Show format, scheme of every linear, sizes, memory and KV blocks of a checkpoint."""
@@ -30,7 +31,9 @@ def inspect(
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes
 
     free = free_host_memory_bytes() if memory_gib is None else int(memory_gib * 2**30)
-    engine = EngineConfig(max_model_len=max_model_len, num_kv_blocks=num_kv_blocks)
+    engine = EngineConfig(
+        max_model_len=max_model_len, num_kv_blocks=num_kv_blocks, kv_cache_dtype=kv_cache_dtype
+    )
     with open_checkpoint(resolve_model(model)) as checkpoint:
         found = inspect_checkpoint(checkpoint, engine, free)
     if is_json:
@@ -49,7 +52,10 @@ def inspect(
     facts.add_row("weights in memory", _size(found.weight_bytes))
     facts.add_row("free before loading", _size(found.free_bytes))
     facts.add_row("longest sequence", f"{found.max_model_len} tokens")
-    facts.add_row("one KV block", f"{found.block_size} tokens, {_size(found.kv_block_bytes)}")
+    facts.add_row(
+        "one KV block",
+        f"{found.block_size} tokens in {found.kv_cache_dtype}, {_size(found.kv_block_bytes)}",
+    )
     facts.add_row("KV blocks", f"{found.num_kv_blocks}, room for {found.num_kv_tokens} tokens")
     facts.add_row("fingerprint", found.fingerprint[:16])
     console.print(facts)

@@ -1,9 +1,16 @@
-"""Options that several commands share: the model, how to run it, how to sample."""
+"""Options that several commands share: the model, how to run it, how to sample.
+
+A command that takes `EngineOptions` or `SamplingOptions` is decorated with `expanded`; on the
+command line their fields are options of their own.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Annotated, Any
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import wraps
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -25,49 +32,94 @@ NumKvBlocks = Annotated[
 Enable = Annotated[
     list[str] | None, typer.Option(help="Experimental flag to switch on; repeatable.")
 ]
-MaxTokens = Annotated[int, typer.Option(help="Most tokens to generate.")]
-Temperature = Annotated[
-    float | None, typer.Option(help="0 is greedy; default: the checkpoint's own.")
-]
-TopP = Annotated[float | None, typer.Option(help="Nucleus sampling; default: the checkpoint's.")]
-TopK = Annotated[int | None, typer.Option(help="Keep k tokens; default: the checkpoint's.")]
-Seed = Annotated[int | None, typer.Option(help="Fixes the answer.")]
-Thinking = Annotated[
-    bool, typer.Option("--thinking/--no-thinking", help="Let the model think before it answers.")
-]
 
 
-def engine_settings(
-    device: str,
-    num_threads: int | None,
-    max_model_len: int | None,
-    num_kv_blocks: int | None,
-    enable: list[str] | None = None,
-) -> dict[str, Any]:
-    """Settings for `LLM` from the options above."""
-    return {
-        "device": device,
-        "num_threads": num_threads,
-        "max_model_len": max_model_len,
-        "num_kv_blocks": num_kv_blocks,
-        "enable": tuple(enable or ()),
-    }
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How to run the model; names and defaults are `EngineConfig`'s."""
+
+    device: Device = "auto"
+    num_threads: NumThreads = None
+    max_model_len: MaxModelLen = None
+    num_kv_blocks: NumKvBlocks = None
+    packed_cache_dir: Annotated[
+        str,
+        typer.Option(
+            help="Directory that keeps packed weights for the next start; auto: "
+            "$QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; none: nowhere."
+        ),
+    ] = "auto"
+    enable: Enable = None
+
+    def settings(self) -> dict[str, Any]:
+        """The same as settings for `LLM`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.packed_cache_dir == "none":
+            values["packed_cache_dir"] = None
+        return {**values, "enable": tuple(self.enable or ())}
 
 
-def sampling_from(
-    defaults: SamplingParams,
-    *,
-    max_tokens: int,
-    temperature: float | None,
-    top_p: float | None,
-    top_k: int | None,
-    seed: int | None,
-) -> SamplingParams:
-    """The checkpoint's sampling with what the user set explicitly.
+@dataclass(frozen=True, slots=True)
+class SamplingOptions:
+    """How to answer."""
 
-    Raises:
-        InvalidRequestError: a value is out of range.
-    """
-    explicit = {"temperature": temperature, "top_p": top_p, "top_k": top_k}
-    given: dict[str, Any] = {name: value for name, value in explicit.items() if value is not None}
-    return replace(defaults, max_tokens=max_tokens, seed=seed, **given)
+    thinking: Annotated[
+        bool,
+        typer.Option("--thinking/--no-thinking", help="Let the model think before it answers."),
+    ] = False
+    max_tokens: Annotated[int, typer.Option(help="Most tokens to generate.")] = 512
+    temperature: Annotated[
+        float | None, typer.Option(help="0 is greedy; default: the checkpoint's own.")
+    ] = None
+    top_p: Annotated[
+        float | None, typer.Option(help="Nucleus sampling; default: the checkpoint's.")
+    ] = None
+    top_k: Annotated[int | None, typer.Option(help="Keep k tokens; default: the checkpoint's.")] = (
+        None
+    )
+    seed: Annotated[int | None, typer.Option(help="Fixes the answer.")] = None
+
+    def over(self, defaults: SamplingParams) -> SamplingParams:
+        """The checkpoint's sampling with what the user set explicitly.
+
+        Raises:
+            InvalidRequestError: a value is out of range.
+        """
+        explicit = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k}
+        given: dict[str, Any] = {k: v for k, v in explicit.items() if v is not None}
+        return replace(defaults, max_tokens=self.max_tokens, seed=self.seed, **given)
+
+
+def expanded(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the fields of its option groups in place of the groups."""
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name not in groups:
+            parameters.append(parameter.replace(annotation=hints[name]))
+            continue
+        field_hints = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=field_hints[field.name],
+            )
+            for field in fields(groups[name])
+        ]
+
+    @wraps(command)
+    def run(**values: Any) -> None:
+        for name, kind in groups.items():
+            own = {field.name: values.pop(field.name) for field in fields(kind)}
+            values[name] = kind(**own)
+        command(**values)
+
+    signature = inspect.Signature(
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    )
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = {p.name: p.annotation for p in parameters}
+    return run

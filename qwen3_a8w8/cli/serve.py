@@ -10,6 +10,7 @@ import typer
 from qwen3_a8w8.cli import options
 
 
+@options.expanded
 def serve(
     model: options.Model = "demo",
     served_model_name: Annotated[
@@ -22,11 +23,8 @@ def serve(
         typer.Option(help="File with one API key a line; default: $QWEN3_A8W8_API_KEY, if set."),
     ] = None,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
-    device: options.Device = "auto",
-    num_threads: options.NumThreads = None,
-    max_model_len: options.MaxModelLen = None,
-    num_kv_blocks: options.NumKvBlocks = None,
-    enable: options.Enable = None,
+    *,
+    engine: options.EngineOptions,
 ) -> None:
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
@@ -42,9 +40,7 @@ def serve(
                 "served_model_name": served_model_name,
                 "replicas": {"num_replicas": num_replicas},
                 "security": {"api_key_file": api_key_file and os.path.abspath(api_key_file)},
-                "engine": options.engine_settings(
-                    device, num_threads, max_model_len, num_kv_blocks, enable
-                ),
+                "engine": engine.settings(),
             }
         )
     except ValidationError as error:

@@ -70,6 +70,7 @@ class Collector:
 
         Raises:
             EngineDeadError: the event carries it.
+            RequestFailedError: the event carries it.
         """
         if event.seq_id not in self.live:
             return False

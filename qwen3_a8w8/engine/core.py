@@ -7,30 +7,35 @@ drive the same code. Per step: `plan_step`, somebody executes the plan,
 result of the last one is in; the tokens are the same either way.
 
 Start reading at `plan_step` and `complete_step`. Who runs is decided in
-`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`.
+`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`, what
+a result means in `results.py`.
 """
 
 from __future__ import annotations
 
-import heapq
+import logging
 import secrets
 import time
-from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.draft import ScheduledStep
+from qwen3_a8w8.engine.in_flight import InFlight
 from qwen3_a8w8.engine.intake import Intake
-from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
+from qwen3_a8w8.engine.live import LiveSequences
+from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.queue_limit import QueueLimit
+from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
+from qwen3_a8w8.engine.results import append_samples, samples_by_sequence
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, EngineDeadError, InvalidRequestError
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
+
+logger = logging.getLogger(__name__)
 
 
 def _draw_seed() -> int:
@@ -77,16 +82,14 @@ class EngineCore:
             capabilities.block_size,
             enable_prefix_caching=config.enable_prefix_caching,
         )
-        self._scheduler = Scheduler(capabilities, self._pool, config)
-        self._clock = clock
-        self._queue_limit = QueueLimit(config, capabilities, self._scheduler, clock)
-        self._deadlines: list[tuple[float, int]] = []  # heap of (clock, sequence)
+        self._scheduler = Scheduler(capabilities, self._pool, config, clock)
+        self._queue_limit = QueueLimit(config, capabilities, self._scheduler.queues, clock)
+        self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
+        self._recovery = Recovery(self._scheduler.queues, self._live, self._intake.probe)
         self._was_idle = True
-        self._live: dict[int, Sequence] = {}
-        self._in_flight: deque[ScheduledStep] = deque()
+        self._in_flight = InFlight()
         self._next_step_id = 0
         self._num_active_rows = 0
-        self._num_finished: Counter[str] = Counter()
         self._device_time_s = 0.0
         self._error: EngineDeadError | None = None
 
@@ -193,7 +196,7 @@ class EngineCore:
             Its last event, or None if it had ended before (so it may be repeated).
         """
         seq = self._live.get(seq_id)
-        return None if seq is None else self._finish(seq, finish_reason)
+        return None if seq is None else self._live.end(seq, finish_reason)
 
     def plan_step(self) -> StepPlan | None:
         """Makes the next plan.
@@ -208,9 +211,13 @@ class EngineCore:
         """
         if self._error is not None or len(self._in_flight) > self._config.lookahead:
             return None
+        if self._in_flight.has_lost or self._recovery.is_active:
+            if len(self._in_flight):
+                return None
+            self._recovery.advance()
         step = self._scheduler.schedule(self._next_step_id)
         if step is None:
-            if self._live and not self._in_flight:
+            if len(self._live) and not len(self._in_flight):
                 raise EngineDeadError(
                     f"{len(self._live)} sequences are live, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
@@ -218,9 +225,10 @@ class EngineCore:
                 )
             return None
         self._next_step_id += 1
+        logger.debug("%s", self._scheduler.last_decision)
         for start in step.plan.start:
             self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
-        self._in_flight.append(replace(step, follows_idle=self._was_idle))
+        self._in_flight.push(replace(step, follows_idle=self._was_idle))
         self._was_idle = False
         self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
         return step.plan
@@ -238,30 +246,55 @@ class EngineCore:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
                 the caller goes on with `fail_all`.
         """
-        if self._error is not None:
+        step = None if self._error is not None else self._in_flight.take(result.step_id)
+        if step is None:
             return []
-        step = self._in_flight[0] if self._in_flight else None
-        if step is None or step.plan.step_id != result.step_id:
-            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
-            raise EngineDeadError(f"got the result of step {result.step_id}, expected {expected}")
-        sampled = _samples_by_sequence(step, result)
-        self._in_flight.popleft()
+        sampled = samples_by_sequence(step, result)
         self._device_time_s += result.device_time_s
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
         for token in result.prompt_tokens:
-            if token.seq_id in self._live:
-                self._live[token.seq_id].prompt_tokens[token.position] = token
+            if (seq := self._live.get(token.seq_id)) is not None:
+                seq.prompt_tokens[token.position] = token
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
-        events = {
-            seq_id: self._take(self._live[seq_id], tokens)
-            for seq_id, tokens in sampled.items()
-            if seq_id in self._live
-        }
-        self._end_overdue(events)
-        self._was_idle = not self._live and not self._in_flight
+        events: dict[int, TokenEvent] = {}
+        for seq_id, tokens in sampled.items():
+            if (seq := self._live.get(seq_id)) is None:
+                continue
+            event = append_samples(seq, tokens)
+            if event.finish_reason is not None:
+                self._live.end(seq, event.finish_reason)
+            if not seq.is_probe:
+                events[seq_id] = event
+        for end in (*self._live.end_overdue(), *self._recovery.verdicts()):
+            # It joins what this step gave the sequence.
+            news = events.get(end.seq_id, end)
+            events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
+        self._was_idle = not len(self._live) and not len(self._in_flight)
         return list(events.values())
+
+    def fail_step(self, step_id: int, error: StepFailedError) -> None:
+        """Takes note that the runner lives but couldn't carry out the oldest plan in flight.
+
+        Every sequence is computed anew from its known tokens, after those of the step have been
+        tried one by one; see `recovery.py`.
+
+        Args:
+            step_id: of the plan.
+            error: what the runner said.
+
+        Raises:
+            EngineDeadError: the runner fails whatever it is given; the caller goes on with
+                `fail_all`.
+        """
+        plans = [] if self._error is not None else self._in_flight.fail(step_id)
+        if not plans:
+            return
+        self._scheduler.counters.num_failed_steps += 1
+        self._scheduler.restart_all(plans)
+        sequences = [self._live.get(seq_id) for seq_id in plans[0].seq_ids]
+        self._recovery.begin([seq for seq in sequences if seq is not None], error)
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
         """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
@@ -270,143 +303,47 @@ class EngineCore:
             error: what happened; an EngineDeadError is passed on as it is.
 
         Returns:
-            One last event per live sequence, with finish_reason "error" and the error.
+            One last event per live sequence, with finish_reason "error" and the error, which
+            says whether the sequence was being computed (`was_computing`).
         """
         if self._error is None:
             if isinstance(error, EngineDeadError):
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
+        suspects = self._in_flight.seq_ids | self._recovery.accused_ids
         self._in_flight.clear()
-        return [
-            replace(self._finish(seq, "error"), error=self._error)
-            for seq in list(self._live.values())
-        ]
+        return self._live.end_all(self._error, suspects)
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done."""
         counters = self._scheduler.counters
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(
-            num_waiting=len(self._scheduler.waiting),
-            num_waiting_tokens=self._scheduler.num_waiting_tokens,
-            num_running=len(self._scheduler.running),
+            num_waiting=len(self._scheduler.queues.waiting),
+            num_waiting_tokens=self._scheduler.queues.num_waiting_tokens,
+            num_running=len(self._scheduler.queues.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
             num_active_rows=self._num_active_rows,
-            num_finished=dict(self._num_finished),
+            num_finished=dict(self._live.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._device_time_s,
-            prefill_token_s=self._scheduler.budget.token_s,
+            prefill_token_s=self._scheduler.prefill.budget.token_s,
             counters=replace(counters, decode_batches=dict(counters.decode_batches)),
             last_decision=self._scheduler.last_decision,
         )
 
-    def _take(self, seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
-        is_first = seq.num_output_tokens == 0
-        taken: list[SampledToken] = []
-        finish_reason: FinishReason | None = None
-        for token in tokens:
-            if token.position != len(seq.token_ids):
-                raise EngineDeadError(
-                    f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
-                    f"{len(seq.token_ids)}"
-                )
-            if token.error is not None:
-                return self._fail(seq, taken, token.error)
-            taken.append(token)
-            finish_reason = seq.append(token.token_id)
-            if finish_reason is not None:
-                break  # what kept drafts give beyond the end is dropped
-        event = TokenEvent(
-            seq_id=seq.seq_id,
-            token_ids=tuple(token.token_id for token in taken),
-            logprobs=tuple(token.logprobs for token in taken),
-            finish_reason=finish_reason,
-            stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
-            num_cached_tokens=seq.num_cached_tokens,
-            prompt_tokens=tuple(seq.prompt_tokens[p] for p in sorted(seq.prompt_tokens))
-            if is_first
-            else (),
-        )
-        if finish_reason is not None:
-            self._finish(seq, finish_reason)
-        return event
-
-    def _fail(self, seq: Sequence, taken: list[SampledToken], message: str) -> TokenEvent:
-        """Ends a sequence whose answer can't be gone on with in the form that was asked for."""
-        structured = seq.sampling.structured
-        param = None if structured is None else structured.param
-        error = InvalidRequestError(
-            f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
-            f"make {param} simpler",
-            param=param,
-        )
-        return replace(
-            self._finish(seq, "error"),
-            token_ids=tuple(token.token_id for token in taken),
-            logprobs=tuple(token.logprobs for token in taken),
-            error=error,
-        )
-
-    def _finish(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
-        seq.finish_reason = finish_reason
-        self._scheduler.finish(seq)
-        del self._live[seq.seq_id]
-        self._num_finished[finish_reason] += 1
-        self._queue_limit.count_end()
-        return TokenEvent(
-            seq_id=seq.seq_id,
-            finish_reason=finish_reason,
-            num_cached_tokens=seq.num_cached_tokens,
-        )
-
-    def _end_overdue(self, events: dict[int, TokenEvent]) -> None:
-        """Ends sequences whose time is up; their last event joins what this step gave them."""
-        now_s = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now_s:
-            _, seq_id = heapq.heappop(self._deadlines)
-            if seq_id in self._live:
-                end = self._finish(self._live[seq_id], "timeout")
-                news = events.get(seq_id, end)
-                events[seq_id] = replace(news, finish_reason=end.finish_reason)
-
     def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:
         self._queue_limit.check(sequences)
-        now_s = self._clock()
         num_each = len(sequences) // len(requests)
         for i, seq in enumerate(sequences):
-            self._live[seq.seq_id] = seq
-            self._scheduler.add(seq)
-            timeout_s = requests[i // num_each].timeout_s
-            if timeout_s is not None:
-                heapq.heappush(self._deadlines, (now_s + timeout_s, seq.seq_id))
+            request = requests[i // num_each]
+            self._live.add(seq, request.timeout_s)
+            if request.num_deaths >= NUM_DEATHS_TO_TRY:
+                self._recovery.suspect(seq)
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:
         if self._error is not None:
             raise EngineDeadError(f"the engine is dead: {self._error}")
-
-
-def _samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
-    """The samples of a result, in the order of the step's work.
-
-    Raises:
-        EngineDeadError: samples are missing, or there are more than were asked for.
-    """
-    most = {work.seq.seq_id: 1 + work.num_drafts for work in step.work if work.is_sampled}
-    sampled: dict[int, list[SampledToken]] = {}
-    for token in result.sampled:
-        sampled.setdefault(token.seq_id, []).append(token)
-    if sampled.keys() != most.keys():
-        raise EngineDeadError(
-            f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
-            f"{sorted(most)}"
-        )
-    for seq_id, tokens in sampled.items():
-        if len(tokens) > most[seq_id]:
-            raise EngineDeadError(
-                f"step {result.step_id} has {len(tokens)} samples for sequence {seq_id}, expected "
-                f"at most {most[seq_id]}"
-            )
-    return {seq_id: sampled[seq_id] for seq_id in most}

@@ -14,10 +14,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.collector import Collector, EventHook
 from qwen3_a8w8.engine.core import EngineCore
+from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.plan import Runner, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, StepFailedError
 
 
 class Engine:
@@ -36,24 +37,32 @@ class Engine:
         self._runner = runner
         self._core = EngineCore(runner.capabilities, config)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="runner")
-        self._in_flight: deque[Future[StepResult]] = deque()
+        self._in_flight: deque[tuple[int, Future[StepResult]]] = deque()
         self._events: dict[int, list[TokenEvent]] = {}
 
     def step(self) -> bool:
         """Schedule, run, update: completes one step, after sending as many as lookahead allows.
 
-        If the runner fails, every live sequence gets its last event here, with the error.
+        If the runner fails for one sequence only, that one gets its last event here, with the
+        error; if it fails whatever it is given, every live sequence does.
 
         Returns:
             Whether there was anything to do.
         """
         try:
             while plan := self._core.plan_step():
-                self._in_flight.append(self._worker.submit(self._runner.execute, plan))
+                future = self._worker.submit(execute_step, self._runner, plan)
+                self._in_flight.append((plan.step_id, future))
             if not self._in_flight:
                 return False
             # Stays in the queue while waited for: an interrupt here loses no result.
-            result = self._in_flight[0].result()
+            step_id, future = self._in_flight[0]
+            try:
+                result = future.result()
+            except StepFailedError as error:
+                self._in_flight.popleft()
+                self._core.fail_step(step_id, error)
+                return True
             self._in_flight.popleft()
             events = self._core.complete_step(result)
         except Exception as error:
@@ -83,6 +92,7 @@ class Engine:
         Raises:
             InvalidRequestError: a request can't be served; none has been started.
             CapacityError: a request has more sequences than the queue ever has room for.
+            RequestFailedError: the runner can't compute one of them; the others are aborted.
             EngineDeadError: the runner has failed, or the engine is closed.
         """
         for request in requests:
@@ -101,6 +111,7 @@ class Engine:
             UnsupportedBatchSizeError: another number of requests.
             InvalidRequestError: a request can't be served; none has been started.
             CapacityError: the queue is full.
+            RequestFailedError: the runner can't compute one of them; the others are aborted.
             EngineDeadError: the runner has failed, or the engine is closed.
         """
         seq_ids = self._watch(self._core.add_batch(requests))
@@ -121,6 +132,7 @@ class Engine:
         Raises:
             InvalidRequestError: the request can't be served.
             CapacityError: the queue is full (from `next`).
+            RequestFailedError: the runner can't compute it (from `next`).
             EngineDeadError: the runner has failed, or the engine is closed (from `next`).
         """
         self._core.check(request)
@@ -128,7 +140,9 @@ class Engine:
 
     def close(self) -> None:
         """Ends what is live, waits for the step in flight and closes the runner; idempotent."""
-        for event in self._core.fail_all(EngineDeadError("the engine has been closed")):
+        for event in self._core.fail_all(
+            EngineDeadError("the engine has been closed", was_computing=False)
+        ):
             if event.seq_id in self._events:
                 self._events[event.seq_id].append(event)
         self._in_flight.clear()

@@ -13,10 +13,12 @@ from qwen3_a8w8.engine.admission import (
     batch_output_limits,
     check_batch,
     check_request,
+    context_limit,
     output_limit,
 )
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, derive_seed
+from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.engine.sequence import Gang, Sequence
 
 
@@ -67,6 +69,20 @@ class Intake:
             self._make(replace(request, priority=priority), self._seed_of(request), limit, gang)
             for request, limit in zip(requests, limits, strict=True)
         ]
+
+    def probe(self) -> Sequence:
+        """A sequence of one token that gives two more: a prefill and a decode step."""
+        seq = Sequence(
+            self._next_seq_id,
+            (0,),
+            (),
+            SamplingParams(temperature=0, max_tokens=2, seed=0, ignore_eos=True),
+            stop_token_ids=(),
+            max_tokens=min(2, context_limit(self._capabilities)[0] - 1),
+            is_probe=True,
+        )
+        self._next_seq_id += 1
+        return seq
 
     def _make(
         self, request: EngineRequest, seed: int, max_tokens: int, gang: Gang | None

@@ -20,7 +20,9 @@ from qwen3_a8w8.text.structured import StructuredOutput
 
 @dataclass(frozen=True, slots=True)
 class SequenceStart:
-    """Makes a sequence known to the runner; sent once, before its first chunk.
+    """Makes a sequence known to the runner; sent before its first chunk.
+
+    Sent anew, with the release of what was known of it, when a step has failed.
 
     Attributes:
         seq_id: unique for the lifetime of the runner.
@@ -116,6 +118,13 @@ class StepPlan:
     prefill: tuple[PrefillChunk, ...] = ()
     prefill_layers: tuple[int, int] | None = None
     decode: DecodeBatch | None = None
+
+    @property
+    def seq_ids(self) -> tuple[int, ...]:
+        """The sequences that it starts or computes."""
+        ids = [start.seq_id for start in self.start] + [chunk.seq_id for chunk in self.prefill]
+        ids += [row.seq_id for row in self.decode.rows] if self.decode else []
+        return tuple(dict.fromkeys(ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +243,8 @@ class Runner(Protocol):
             UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
             InvalidRequestError: the plan names an unknown sequence, a position out of order,
                 a block out of range, or a sequence twice; nothing has been dispatched.
+            Exception: whatever else went wrong. The next plans release and start anew what they
+                go on with.
         """
         ...
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.engine.queues import Queues
 from qwen3_a8w8.engine.rate import RateMeter
-from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.errors import CapacityError
 
@@ -19,18 +19,18 @@ _RETRY_AFTER_S = (1.0, 60.0)
 
 
 class QueueLimit:
-    """Bounds on the sequences that one scheduler holds."""
+    """Bounds on the sequences that one engine holds."""
 
     def __init__(
         self,
         config: EngineConfig,
         capabilities: RunnerCapabilities,
-        scheduler: Scheduler,
+        queues: Queues,
         clock: Callable[[], float],
     ) -> None:
         self._config = config
         self._capabilities = capabilities
-        self._scheduler = scheduler
+        self._queues = queues
         self._clock = clock
         self._ends = RateMeter()
         self._started_tokens = RateMeter()
@@ -65,7 +65,7 @@ class QueueLimit:
         num_excess = self._num_excess_tokens(num_tokens)
         if num_excess > 0:
             raise CapacityError(
-                f"{self._scheduler.num_waiting_tokens} tokens are waiting and {num_tokens} more "
+                f"{self._queues.num_waiting_tokens} tokens are waiting and {num_tokens} more "
                 f"are asked for, but max_queued_tokens is {config.max_queued_tokens}; try again "
                 "later or raise it",
                 retry_after_s=self._retry_after_s(self._started_tokens, num_excess),
@@ -81,20 +81,20 @@ class QueueLimit:
 
     @property
     def _num_live(self) -> int:
-        return len(self._scheduler.waiting) + len(self._scheduler.running)
+        return len(self._queues.waiting) + len(self._queues.running)
 
     def _num_excess_tokens(self, num_tokens: int) -> int:
         """By how many tokens the queue would be too long with so many more; <= 0: by none."""
-        if not self._scheduler.waiting:
+        if not self._queues.waiting:
             return 0  # alone it is taken, however long: it couldn't come in at any other time
-        return self._scheduler.num_waiting_tokens + num_tokens - self._config.max_queued_tokens
+        return self._queues.num_waiting_tokens + num_tokens - self._config.max_queued_tokens
 
     def _retry_after_s(self, meter: RateMeter, num_excess: int) -> float:
         """When what is too much now should be gone, at the rate at which things went lately."""
         seconds = meter.seconds_for(num_excess, self._clock())
         if seconds is None:
             # Nothing is measured yet: the shortest of the running sequences, step by step.
-            running = self._scheduler.running
+            running = self._queues.running
             num_left = min((seq.max_tokens - seq.num_output_tokens for seq in running), default=0)
             largest = self._capabilities.decode_batch_sizes[-1]
             seconds = num_left * self._capabilities.decode_step_s[largest]

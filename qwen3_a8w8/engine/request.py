@@ -37,6 +37,9 @@ class EngineRequest:
         cache_salt: KV blocks are shared only between requests with the same salt (1 to 256
             characters; None is a value like any other). A random one keeps a request out of
             the prefix cache.
+        num_deaths: times in a row that an engine has died while it computed this request. After
+            the second it runs alone until it has given a few tokens, so that others aren't
+            taken for the cause.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -45,6 +48,7 @@ class EngineRequest:
     priority: int = 0
     timeout_s: float | None = None
     cache_salt: str | None = None
+    num_deaths: int = 0
 
     def check_options(self) -> None:
         """Checks what doesn't depend on a model.
@@ -94,8 +98,9 @@ class TokenEvent:
         stop_token_id: the last of `token_ids` if it ended the sequence; it is no part of the
             text.
         num_cached_tokens: prompt tokens that came from the prefix cache.
-        error: why it failed, with finish_reason "error": an EngineDeadError, or an
-            InvalidRequestError if it is the request's own form that can't be gone on with.
+        error: why it failed, with finish_reason "error": RequestFailedError for this request alone,
+            likewise InvalidRequestError if the form that it asked for can't be gone on with, or
+            EngineDeadError with the whole engine.
         prompt_tokens: with the first token, if they were asked for: the prompt's but the first.
     """
 

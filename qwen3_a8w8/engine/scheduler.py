@@ -4,11 +4,8 @@ By rank: priority first, then arrival. Running sequences that can decode are vis
 in this order: each gets a block for its next token, if need be from the running one
 of the lowest rank, which then waits again and is computed anew (recomputation is
 cheap beside a copy of the cache, and by batch invariance it gives the same bits).
-The decode rows are chosen in `batch.py`. Then the step's one prefill dispatch is
-filled, in the order of rank again, with chunks of running sequences and of waiting
-ones that are admitted while there is room; `prefill_budget.py` says how many tokens
-it may have beside the decode rows, and it may take several steps, a group of layers
-in each.
+The decode rows are chosen in `batch.py`, the prefill dispatch is filled in `prefill.py`. Which
+blocks a sequence gets is `sequence_blocks.py`.
 
 Why blocks may be given on at once, with a plan still in flight: a runner
 executes plans in order, and whoever gets a block writes each of its slots before
@@ -22,82 +19,53 @@ Knows nothing of requests, seeds, stop tokens or events: that is `core.py`.
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.batch import DecodeChoice, choose_decode
-from qwen3_a8w8.engine.draft import ScheduledChunk, ScheduledStep, StepDraft
-from qwen3_a8w8.engine.plan import RunnerCapabilities, StepResult
-from qwen3_a8w8.engine.prefill_budget import PrefillBudget
+from qwen3_a8w8.engine.draft import ScheduledStep, StepDraft
+from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
+from qwen3_a8w8.engine.prefill import PrefillPlanner
+from qwen3_a8w8.engine.queues import Queues
 from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
+from qwen3_a8w8.engine.sequence_blocks import SequenceBlocks
 from qwen3_a8w8.engine.stats import Decision, StepCounters
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
-from qwen3_a8w8.kv_cache.prefix_index import BlockKey
-
-
-def _rank(seq: Sequence) -> tuple[int, int]:
-    return seq.rank
 
 
 class Scheduler:
-    """The queue, the running set and their blocks.
+    """The queue, the running set and their blocks, put together into steps.
 
     Attributes:
-        waiting: sequences without blocks, lowest rank value first.
-        running: sequences with blocks, likewise.
+        queues: who waits and who runs.
         counters: totals of what was planned.
-        budget: how many prompt tokens a step may have.
+        prefill: what fills the prefill dispatches.
         last_decision: why the last step is as it is.
     """
 
     def __init__(
-        self, capabilities: RunnerCapabilities, pool: BlockPool, config: EngineConfig
+        self,
+        capabilities: RunnerCapabilities,
+        pool: BlockPool,
+        config: EngineConfig,
+        clock: Callable[[], float],
     ) -> None:
-        num_layers = capabilities.num_layers
         self._capabilities = capabilities
-        self._pool = pool
-        self._max_running_requests = config.max_running_requests
-        self._layers_per_dispatch = min(
-            config.prefill_layers_per_dispatch or num_layers, num_layers
-        )
+        self._blocks = SequenceBlocks(pool)
         self._max_drafts = capabilities.max_draft_tokens if PROMPT_LOOKUP in config.enable else 0
-        stall_ms = config.max_decode_stall_ms
-        self.budget = PrefillBudget(
-            capabilities.prefill_chunk_tokens,
-            None if stall_ms is None else stall_ms / 1e3,
-            capabilities.prefill_token_s,
-            self._layers_per_dispatch / num_layers,
-        )
-        self._open_chunks: list[ScheduledChunk] = []  # through the first layers, not yet the last
-        self._next_layer = 0
-        self._num_steps_owed = 0
         self._drafting: Sequence | None = None  # its drafts are being checked
         self._to_release: list[int] = []
-        self.waiting: list[Sequence] = []
-        self.running: list[Sequence] = []
+        self.queues = Queues(self._blocks)
         self.counters = StepCounters()
+        self.prefill = PrefillPlanner(
+            capabilities, config, self.queues, self._blocks, self.counters, clock
+        )
         self.last_decision: Decision | None = None
-
-    @property
-    def num_waiting_tokens(self) -> int:
-        """Tokens of the waiting sequences."""
-        return sum(len(seq.token_ids) for seq in self.waiting)
-
-    def add(self, seq: Sequence) -> None:
-        """Queues a sequence; `seq_id` must be above that of every earlier one."""
-        insort(self.waiting, seq, key=_rank)
 
     def finish(self, seq: Sequence) -> None:
         """Takes a sequence out, wherever it is, and gives its blocks back."""
-        if seq.state is SequenceState.WAITING:
-            self.waiting.remove(seq)
-        else:
-            self.running.remove(seq)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = []
-        seq.state = SequenceState.FINISHED
+        self.queues.remove(seq)
         if seq.is_started:
             self._to_release.append(seq.seq_id)
 
@@ -118,7 +86,7 @@ class Scheduler:
         )
         if choice is not None:
             draft.set_decode(choice, self._propose_drafts(choice))
-        self._plan_prefill(draft, choice)
+        self.prefill.plan(draft, choice)
         if draft.has_work:
             self.last_decision = draft.decision()
             self.counters.count(self.last_decision)
@@ -139,8 +107,9 @@ class Scheduler:
             num_sampled: tokens it gave, by sequence.
         """
         num_prefill_tokens = sum(chunk.num_tokens for chunk in step.plan.prefill)
-        self.budget.observe(num_prefill_tokens, step.prefill_layer_share, result.prefill_time_s)
-        block_size = self._pool.block_size
+        self.prefill.budget.observe(
+            num_prefill_tokens, step.prefill_layer_share, result.prefill_time_s
+        )
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
@@ -153,12 +122,24 @@ class Scheduler:
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue
             seq.num_computed_tokens += num_kept
-            # Of kept drafts the ids aren't taken in yet; their block is published a step later.
-            keys = seq.block_keys(block_size)
-            num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
-            for i in range(seq.num_published_blocks, num_full_blocks):
-                self._pool.publish(seq.block_ids[i], keys[i])
-            seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
+            self._blocks.publish(work, num_kept)
+
+    def restart_all(self, lost_plans: Iterable[StepPlan]) -> None:
+        """Puts everything back in the queue as if the runner had never heard of it.
+
+        Args:
+            lost_plans: plans whose results are of no use; what of them was carried out isn't known.
+        """
+        self.queues.vacate_all()
+        for plan in lost_plans:
+            self._to_release += plan.release
+        for seq in self.queues.waiting:
+            seq.num_in_flight = 0
+            if seq.is_started:
+                seq.is_started = False
+                self._to_release.append(seq.seq_id)
+        self.prefill.restart()
+        self._drafting = None
 
     def _waits_for_a_sample(self) -> bool:
         """Whether the only sequence that decodes can't be given drafts yet.
@@ -170,7 +151,7 @@ class Scheduler:
         drafting = self._drafting
         if drafting is not None and drafting.state is SequenceState.RUNNING:
             return True  # how far it comes isn't known yet
-        ready = [seq for seq in self.running if seq.can_decode]
+        ready = [seq for seq in self.queues.running if seq.can_decode]
         return len(ready) == 1 and ready[0].gang is None and ready[0].num_in_flight > 0
 
     def _propose_drafts(self, choice: DecodeChoice) -> tuple[int, ...]:
@@ -179,11 +160,7 @@ class Scheduler:
         if choice.num_ready > 1 or choice.batch_size > 1 or seq.num_in_flight > 0:
             return ()
         drafts = seq.propose_drafts(self._max_drafts)
-        num_missing = self._pool.blocks_for(seq.num_total_tokens + len(drafts)) - len(seq.block_ids)
-        if num_missing > 0:
-            seq.block_ids += self._pool.allocate(min(num_missing, self._pool.num_free))
-        room = len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens
-        drafts = drafts[:room]
+        drafts = drafts[: self._blocks.extend_for_drafts(seq, len(drafts))]
         self._drafting = seq if drafts else None
         return drafts
 
@@ -191,7 +168,7 @@ class Scheduler:
         """Gives decoding sequences blocks for their next token; returns those that have one."""
         ready: list[Sequence] = []
         held_up: set[Gang] = set()
-        for seq in [seq for seq in self.running if seq.can_decode]:
+        for seq in [seq for seq in self.queues.running if seq.can_decode]:
             # Only lower ranks than the one visited are preempted, and none is visited twice.
             if seq.can_decode and self._reserve(seq, draft):
                 ready.append(seq)
@@ -201,137 +178,13 @@ class Scheduler:
 
     def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""
-        num_missing = self._pool.blocks_for(seq.num_total_tokens) - len(seq.block_ids)
-        while num_missing > self._pool.num_free:
-            lowest = self.running[-1]
+        num_missing = self._blocks.num_missing(seq)
+        while num_missing > self._blocks.num_free:
+            lowest = self.queues.running[-1]
             if lowest is seq:
                 return False  # it keeps what it has and waits for another one to end
-            self._preempt(lowest)
+            self.queues.vacate(lowest)
+            self.counters.num_preemptions += 1
             draft.preempted.append(lowest.seq_id)
-        if num_missing > 0:
-            seq.block_ids += self._pool.allocate(num_missing)
+        self._blocks.extend(seq, num_missing)
         return True
-
-    def _preempt(self, seq: Sequence) -> None:
-        self.running.remove(seq)
-        insort(self.waiting, seq, key=_rank)
-        self._pool.release(seq.block_ids)
-        seq.block_ids = []
-        seq.state = SequenceState.WAITING
-        seq.num_computed_tokens = 0
-        seq.num_preemptions += 1
-        self.counters.num_preemptions += 1
-
-    def _plan_prefill(self, draft: StepDraft, choice: DecodeChoice | None) -> None:
-        """Fills the step's prefill dispatch, unless decoding sequences are owed a step first."""
-        if choice is not None and self._num_steps_owed > 0:
-            self._num_steps_owed -= 1
-            draft.blocked = "the last chunk held up decoding sequences that haven't had their turn"
-            return
-        self._num_steps_owed = 0
-        self._open_chunks = [entry for entry in self._open_chunks if entry.is_wanted]
-        if self._open_chunks:
-            draft.continue_chunks(self._open_chunks)
-            draft.blocked = "a prefill dispatch has layers left"
-        else:
-            self._next_layer = 0
-            draft.limit_prefill(self.budget.num_tokens(is_decoding=choice is not None))
-            for seq in self.running:
-                if seq.is_prefilling:
-                    draft.add_chunk(seq)
-            if draft.preempted:
-                draft.blocked = "blocks were taken from running sequences in this step"
-            else:
-                self._admit(draft)
-        if not draft.chunks:
-            return
-        end = min(self._next_layer + self._layers_per_dispatch, self._capabilities.num_layers)
-        draft.set_prefill_layers(self._next_layer, end)
-        self._next_layer = end
-        is_through = end == self._capabilities.num_layers
-        self._open_chunks = [] if is_through else draft.chunks
-        if choice is not None:
-            # Rows that take turns shall all have had one before the next chunk.
-            self._num_steps_owed = -(-choice.num_ready // choice.batch_size) - 1
-
-    def _admit(self, draft: StepDraft) -> None:
-        """Moves sequences from the queue to the running set, in order, while all limits allow."""
-        while self.waiting and draft.has_prefill_room:
-            gang = self.waiting[0].gang
-            group = [seq for seq in self.waiting if seq.gang is gang] if gang else [self.waiting[0]]
-            if any(seq.num_in_flight for seq in group):
-                draft.blocked = "it was preempted with a sample in flight that isn't known yet"
-                return
-            if not gang and self._is_being_computed(group[0]):
-                draft.blocked = "a running sequence is computing its prefix; it waits to share it"
-                return
-            num_places = self._max_running_requests - len(self.running)
-            if len(group) > num_places:
-                draft.blocked = f"needs {len(group)} running places, {num_places} are free"
-                return
-            if not self._allocate(group):
-                draft.blocked = f"its prompt doesn't fit the {self._pool.num_free} free KV blocks"
-                return
-            for seq in group:
-                self.waiting.remove(seq)
-                insort(self.running, seq, key=_rank)
-                self._begin(seq, draft)
-
-    def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
-        if seq.wants_prompt_logprobs:
-            return []  # there have to be logits of every position
-        # The last token is always computed: there have to be logits to sample from.
-        num_reusable = (len(seq.token_ids) - 1) // self._pool.block_size
-        return seq.block_keys(self._pool.block_size)[:num_reusable]
-
-    def _is_being_computed(self, seq: Sequence) -> bool:
-        """Whether the first block it lacks is soon to come out of a running prefill.
-
-        So that several answers to one prompt, or a burst with one system prompt, compute it
-        once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
-        """
-        if not self._pool.has_prefix_cache:
-            return False
-        keys = self._reusable_keys(seq)
-        first = self._pool.num_known_blocks(keys)
-        if first == len(keys):
-            return False
-        block_size = self._pool.block_size
-        return any(
-            other.num_published_blocks <= first < other.prefill_end // block_size
-            and other.block_keys(block_size)[first] == keys[first]
-            for other in self.running
-        )
-
-    def _allocate(self, group: list[Sequence]) -> bool:
-        """Gets blocks for all known tokens of all of the group, or none at all.
-
-        One block per running sequence is left, so that an admission isn't undone by their
-        next tokens; members of the group's own batch stand still until it is admitted.
-        """
-        gang = group[0].gang
-        num_spare = sum(seq.gang is None or seq.gang is not gang for seq in self.running)
-        for i, seq in enumerate(group):
-            seq.block_ids = self._pool.acquire_prefix(self._reusable_keys(seq))
-            seq.num_published_blocks = len(seq.block_ids)
-            num_missing = self._pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
-            if num_missing + num_spare > self._pool.num_free:
-                for done in group[: i + 1]:
-                    self._pool.release(done.block_ids)
-                    done.block_ids = []
-                return False
-            seq.block_ids += self._pool.allocate(num_missing)
-        return True
-
-    def _begin(self, seq: Sequence, draft: StepDraft) -> None:
-        num_cached_tokens = seq.num_published_blocks * self._pool.block_size
-        seq.state = SequenceState.RUNNING
-        seq.num_computed_tokens = num_cached_tokens
-        seq.prefill_end = len(seq.token_ids)
-        if not seq.is_started:
-            seq.is_started = True
-            seq.num_cached_tokens = min(num_cached_tokens, seq.num_prompt_tokens)
-            draft.start(seq)
-            self.counters.num_prefix_query_tokens += seq.prefill_end
-            self.counters.num_prefix_hit_tokens += num_cached_tokens
-        draft.add_chunk(seq)

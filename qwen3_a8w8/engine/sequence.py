@@ -44,7 +44,11 @@ class Sequence:
         gang: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
-        is_started: whether the runner has been told of it.
+        is_started: whether the runner knows it.
+        is_probe: whether it isn't anybody's request but proves that the runner works.
+        arrived_s: when it was queued, on the engine's clock.
+        started_s: when it was first admitted, or None before.
+        num_failed_steps: failed steps it was part of for which no other one was found guilty.
         block_ids: its block table.
         num_computed_tokens: positions whose K and V are written by the plans made so far.
         num_in_flight: samples planned but not known yet.
@@ -60,15 +64,18 @@ class Sequence:
         "_block_keys",
         "_lookup",
         "_root_key",
+        "arrived_s",
         "block_ids",
         "finish_reason",
         "gang",
         "is_clamped",
+        "is_probe",
         "is_started",
         "last_decode_step",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_failed_steps",
         "num_in_flight",
         "num_preemptions",
         "num_prompt_tokens",
@@ -79,6 +86,7 @@ class Sequence:
         "rank",
         "sampling",
         "seq_id",
+        "started_s",
         "state",
         "stop_token_ids",
         "token_ids",
@@ -96,6 +104,7 @@ class Sequence:
         priority: int = 0,
         cache_salt: str | None = None,
         gang: Gang | None = None,
+        is_probe: bool = False,
     ) -> None:
         self.seq_id = seq_id
         self.rank = (priority, seq_id)
@@ -110,6 +119,10 @@ class Sequence:
         self.state = SequenceState.WAITING
         self.finish_reason: FinishReason | None = None
         self.is_started = False
+        self.is_probe = is_probe
+        self.arrived_s = 0.0
+        self.started_s: float | None = None
+        self.num_failed_steps = 0
         self.block_ids: list[int] = []
         self.num_computed_tokens = 0
         self.num_in_flight = 0
@@ -221,3 +234,8 @@ class Gang:
         return not any(
             member.state is SequenceState.WAITING or member.is_prefilling for member in self.members
         )
+
+    def dissolve(self) -> None:
+        """Lets the members go on as independent sequences."""
+        for member in self.members:
+            member.gang = None

@@ -49,6 +49,9 @@ class StepCounters:
         num_prefix_query_tokens: prompt tokens looked up in the prefix cache.
         num_prefix_hit_tokens: those of them that were found.
         num_preemptions: times a sequence lost its blocks.
+        num_started: sequences that were admitted for the first time.
+        queue_time_s: seconds that they had waited until then.
+        num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
         num_drafts: drafts that were checked.
@@ -63,6 +66,9 @@ class StepCounters:
     num_prefix_query_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
+    num_started: int = 0
+    queue_time_s: float = 0.0
+    num_failed_steps: int = 0
     num_decode_rows: int = 0
     decode_batches: dict[int, int] = field(default_factory=dict)
     num_drafts: int = 0
@@ -92,6 +98,19 @@ class StepCounters:
             num_before = self.decode_batches.get(decision.decode_batch_size, 0)
             self.decode_batches[decision.decode_batch_size] = num_before + 1
             self.num_decode_rows += decision.num_decode_rows
+
+    def count_start(self, queue_time_s: float, num_tokens: int, num_cached_tokens: int) -> None:
+        """Adds a sequence's first admission.
+
+        Args:
+            queue_time_s: seconds it has waited.
+            num_tokens: its tokens.
+            num_cached_tokens: those of them that the prefix cache had.
+        """
+        self.num_started += 1
+        self.queue_time_s += queue_time_s
+        self.num_prefix_query_tokens += num_tokens
+        self.num_prefix_hit_tokens += num_cached_tokens
 
     def count_gap(self, device_time_s: float, idle_s: float) -> None:
         """Adds a step that followed another one without a pause in the work."""
@@ -131,3 +150,13 @@ class EngineStats:
     prefill_token_s: float
     counters: StepCounters
     last_decision: Decision | None
+
+    @property
+    def last_batch_size(self) -> int:
+        """Rows that the last step's decode dispatch was compiled for; 0 without one."""
+        return 0 if self.last_decision is None else self.last_decision.decode_batch_size
+
+    @property
+    def prefix_hit_rate(self) -> float:
+        """Share of the prompt tokens that the prefix cache gave."""
+        return self.counters.prefix_hit_rate

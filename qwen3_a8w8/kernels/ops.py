@@ -37,7 +37,10 @@ class LinearWeight:
 
 
 class KvCache:
-    """The four cache parameters of a callable, handed to ops together."""
+    """The four cache parameters of a callable, handed to ops together.
+
+    k and v are int8 with float32 scales, or bfloat16 with scale tensors whose last extent is 0.
+    """
 
     __slots__ = ("k", "k_scale", "v", "v_scale")
 
@@ -281,13 +284,14 @@ class Ops:
         layer: int,
         eps: float,
     ) -> Ref:
-        """Norms and rotates q and k per head; quantises k and v into the cache.
+        """Norms and rotates q and k per head; writes k and v into the cache.
 
         For each token: q and k heads are RMS-normed over D (weights q_norm, k_norm), then
         rotated by halves: (a, b) -> (a*cos - b*sin, b*cos + a*sin) for a = x[:D/2],
         b = x[D/2:], cos = rope[p, :D/2], sin = rope[p, D/2:] at p = positions[t]. The rotated k
-        and the plain v are quantised per token and KV head and written to slot
-        s = slot_mapping[t]: block s // block_size, offset s % block_size of `layer`.
+        and the plain v are quantised per token and KV head (or rounded to bfloat16, half to
+        even: node `qk_norm_rope_cache_bf16`) and written to slot s = slot_mapping[t]: block
+        s // block_size, offset s % block_size of `layer`.
 
         Args:
             qkv: [T, (num_heads + 2 * kv_heads) * D] float32, q heads first, then k, then v.
@@ -297,7 +301,8 @@ class Ops:
             positions: [T] int32.
             slot_mapping: [T] int32, distinct.
             cache: k, v [layers, blocks, kv_heads, block_size, D] int8 and k_scale, v_scale
-                [layers, blocks, kv_heads, block_size] float32; updated in place.
+                [layers, blocks, kv_heads, block_size] float32, or bfloat16 and [..., 0];
+                updated in place.
             layer: which layer's part of the cache.
             eps: of the two norms.
 
@@ -316,7 +321,9 @@ class Ops:
         q_size = _int(qkv.shape[1]) - 2 * _int(kv_heads) * _int(head_dim)
         out = self._temp(op, FLOAT32, (num_tokens, q_size))
         inputs = (qkv, q_norm, k_norm, rope, positions, slot_mapping)
-        return self._node(op, inputs, out, updates=cache.refs, layer=layer, eps=eps)
+        return self._node(
+            _of_cache(op, cache), inputs, out, updates=cache.refs, layer=layer, eps=eps
+        )
 
     def attention(
         self,
@@ -335,7 +342,8 @@ class Ops:
         V = v * v_scale: o = softmax(scale * q K^T) V over cache positions
         [0, context_lens[t]), position p in block block_tables[i, p // block_size] where
         i = seq_index[t]. q, softmax and products are in float32. Causality is in
-        context_lens: a prefill token at position p has p + 1.
+        context_lens: a prefill token at position p has p + 1. On a bfloat16 cache (node
+        `attention_bf16`) K = k and V = v.
 
         Args:
             q: [T, num_heads * D] float32.
@@ -359,7 +367,7 @@ class Ops:
             self._expect(op, seq_index, INT32, (q.shape[0],))
             inputs = (*inputs, seq_index)
         out = self._temp(op, FLOAT32, q.shape)
-        return self._node(op, inputs, out, layer=layer, scale=scale)
+        return self._node(_of_cache(op, cache), inputs, out, layer=layer, scale=scale)
 
     def silu_mul_quant(self, gate_up: Ref) -> tuple[Ref, Ref]:
         """h = silu(gate) * up per row, then quantised; silu(x) = x / (1 + exp(-x)).
@@ -525,10 +533,12 @@ class Ops:
 
     def _expect_cache(self, op: str, cache: KvCache) -> Shape:
         shape = cache.k.shape
-        self._expect(op, cache.k, INT8, (None,) * 5)
-        self._expect(op, cache.v, INT8, shape)
+        is_bf16 = cache.k.dtype is BFLOAT16
+        dtype = BFLOAT16 if is_bf16 else INT8
+        self._expect(op, cache.k, dtype, (None,) * 5)
+        self._expect(op, cache.v, dtype, shape)
         for scale in (cache.k_scale, cache.v_scale):
-            self._expect(op, scale, FLOAT32, shape[:-1])
+            self._expect(op, scale, FLOAT32, (*shape[:-2], 0 if is_bf16 else shape[-2]))
         return shape
 
     def _expect(self, op: str, ref: Ref, dtype: DType, shape: tuple[object, ...] | None) -> None:
@@ -564,6 +574,11 @@ SAMPLE_CONTROLS = (
     "allowed_words",
 )
 """Inputs of `Ops.sample` after the logits, in the order in which its node lists them."""
+
+
+def _of_cache(op: str, cache: KvCache) -> str:
+    """The node's name: another dtype is another kernel, which a backend has or refuses."""
+    return f"{op}_bf16" if cache.k.dtype is BFLOAT16 else op
 
 
 def _int(extent: object) -> int:

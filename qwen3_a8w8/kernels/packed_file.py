@@ -22,10 +22,10 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
+from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.kernels.backend import Packed
 
@@ -59,7 +59,7 @@ class Entry:
     checksum: int
 
 
-class PackedFileWriter:
+class PackedFileWriter(SelfClosing):
     """Writes constants one after the other; holds none of them.
 
     Args:
@@ -141,19 +141,6 @@ class PackedFileWriter:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-
-    def __enter__(self) -> PackedFileWriter:
-        """Returns itself."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Closes the file."""
-        self.close()
 
 
 class PackedFile:

@@ -124,8 +124,7 @@ def record(
     signature = read_signature(fn, dims)
     ops = Ops(signature.name, dims, options)
     args = {
-        param.name: ops.argument(param.name, param.spec.dtype, param.shape)
-        for param in signature.params
+        param.name: ops.argument(param.name, param.dtype, param.shape) for param in signature.params
     }
     returned = fn(ops, **args)
     _check_outputs(signature, ops, args, returned)

@@ -5,7 +5,7 @@ and is meant for tests and for reading; it isn't offered for serving.
 
 With `is_exact=True` nothing is quantised: activations stay float32, the lm_head's
 input isn't rounded, and K and V are kept in float32 by the backend itself
-instead of in the int8 cache that the callable is given. What is left is Qwen3
+instead of in the cache that the callable is given. What is left is Qwen3
 in float32, comparable with other implementations to 1e-4.
 """
 
@@ -247,6 +247,9 @@ def _qk_norm_rope_cache(run: _Run, node: Node) -> None:
         return
     k_cache, v_cache, k_scale, v_scale = (cache[layer] for cache in caches)
     for cache, cache_scale, value in ((k_cache, k_scale, k), (v_cache, v_scale, v)):
+        if cache.dtype is torch.bfloat16:
+            cache[block, :, offset] = value.bfloat16()
+            continue
         q_value, scale = quantize_rows(value)
         cache[block, :, offset] = q_value
         cache_scale[block, :, offset] = scale
@@ -259,6 +262,8 @@ def _attention(run: _Run, node: Node) -> None:
     _, kv_heads, block_size, head_dim = k_cache.shape
     if run.backend.is_exact:
         keys, values = run.backend.float_cache[layer]
+    elif k_cache.dtype is torch.bfloat16:
+        keys, values = k_cache.float(), v_cache.float()
     else:
         keys = k_cache.float() * k_scale.unsqueeze(-1)
         values = v_cache.float() * v_scale.unsqueeze(-1)
@@ -325,7 +330,9 @@ _OPS: dict[str, Callable[[_Run, Node], None]] = {
     "linear_bf16_add": _linear_bf16,
     "concat": _concat,
     "qk_norm_rope_cache": _qk_norm_rope_cache,
+    "qk_norm_rope_cache_bf16": _qk_norm_rope_cache,
     "attention": _attention,
+    "attention_bf16": _attention,
     "silu_mul_quant": _silu_mul_quant,
     "silu_mul": _silu_mul,
     "gather_rows": _gather_rows,

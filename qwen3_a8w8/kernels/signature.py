@@ -53,9 +53,28 @@ INT32, FLOAT32, INT64 = DType.INT32, DType.FLOAT32, DType.INT64
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """An extent fixed at compile time, looked up by name in the model's static dims."""
+    """An extent fixed at compile time, looked up by name in the model's static dims.
+
+    Attributes:
+        name: of the static dim.
+        low: smallest value allowed.
+    """
 
     name: str
+    low: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StaticDType:
+    """An element type fixed at compile time: that of `choices` whose size a static dim says.
+
+    Attributes:
+        item_bytes: name of the static dim, the bytes of one element.
+        choices: element types of different sizes.
+    """
+
+    item_bytes: str
+    choices: tuple[DType, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +126,14 @@ class Spec:
     """Dtype, shape and direction of one parameter.
 
     Attributes:
-        dtype: element type.
+        dtype: element type; after `read_signature` a DType.
         shape: extents, outermost first; tensors are contiguous.
         direction: in, out or inout.
         counts: the Dim whose live leading rows this one-element int32 input counts, if it
             does: rows past that count are idle, and no op reads or writes them.
     """
 
-    dtype: DType
+    dtype: DType | StaticDType
     shape: tuple[Extent, ...]
     direction: Direction
     counts: Dim | None = None
@@ -130,7 +149,7 @@ def Out(dtype: DType, *shape: Extent) -> Spec:  # noqa: N802
     return Spec(dtype, shape, Direction.OUT)
 
 
-def InOut(dtype: DType, *shape: Extent) -> Spec:  # noqa: N802
+def InOut(dtype: DType | StaticDType, *shape: Extent) -> Spec:  # noqa: N802
     """State such as a KV cache: read and partly written."""
     return Spec(dtype, shape, Direction.INOUT)
 
@@ -168,6 +187,12 @@ class Param:
 
     name: str
     spec: Spec
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        assert isinstance(self.spec.dtype, DType), "read_signature resolves static dtypes"
+        return self.spec.dtype
 
     @property
     def shape(self) -> tuple[int | Dim, ...]:
@@ -225,11 +250,11 @@ class Signature:
         values: dict[str, int],
         origin: dict[str, str],
     ) -> None:
-        spec, shape = param.spec, param.shape
+        dtype, shape = param.dtype, param.shape
         where = f"{self.name}: argument {param.name!r}"
         found_dtype = str(arg.dtype).removeprefix("torch.")
-        if found_dtype != spec.dtype.label:
-            raise SignatureError(f"{where} is {found_dtype}, expected {spec.dtype.label}")
+        if found_dtype != dtype.label:
+            raise SignatureError(f"{where} is {found_dtype}, expected {dtype.label}")
         found = tuple(int(extent) for extent in arg.shape)
         if len(found) != len(shape):
             raise SignatureError(
@@ -270,8 +295,8 @@ def read_signature(fn: Callable[..., Any], dims: Mapping[str, int]) -> Signature
         The signature with static extents replaced by numbers.
 
     Raises:
-        SignatureError: a parameter has no spec, or a static extent has no value or a value
-            below 1; the message names parameter and dim.
+        SignatureError: a parameter has no spec, or a static extent or dtype has no value or one
+            that isn't allowed; the message names parameter and dim.
     """
     name = fn.__name__
     hints = get_type_hints(fn, include_extras=True)
@@ -288,19 +313,29 @@ def read_signature(fn: Callable[..., Any], dims: Mapping[str, int]) -> Signature
 
 
 def _resolve(name: str, param_name: str, spec: Spec, dims: Mapping[str, int]) -> Spec:
+    def static(dim: str) -> SignatureError:
+        return SignatureError(
+            f"{name}: parameter {param_name!r} needs the static dim {dim}, which is "
+            f"{dims.get(dim)}; add it to the dims given to compile (there are {sorted(dims)})"
+        )
+
     shape: list[Extent] = []
     for extent in spec.shape:
         if not isinstance(extent, Static):
             shape.append(extent)
             continue
         value = dims.get(extent.name)
-        if value is None or value < 1:
-            raise SignatureError(
-                f"{name}: parameter {param_name!r} needs the static dim {extent.name}, which is "
-                f"{value}; add it to the dims given to compile (there are {sorted(dims)})"
-            )
+        if value is None or value < extent.low:
+            raise static(extent.name)
         shape.append(value)
-    return Spec(spec.dtype, tuple(shape), spec.direction, spec.counts)
+    dtype = spec.dtype
+    if isinstance(dtype, StaticDType):
+        size = dims.get(dtype.item_bytes)
+        found = [choice for choice in dtype.choices if choice.itemsize == size]
+        if not found:
+            raise static(dtype.item_bytes)
+        dtype = found[0]
+    return Spec(dtype, tuple(shape), spec.direction, spec.counts)
 
 
 def _show(shape: tuple[int | Dim, ...]) -> str:

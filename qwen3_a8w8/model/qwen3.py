@@ -28,6 +28,7 @@ from qwen3_a8w8.kernels.signature import (
     InOut,
     Out,
     Static,
+    StaticDType,
 )
 from qwen3_a8w8.model.linears import GATE_UP_PARTS, QKV_PARTS, LayerLinears
 
@@ -53,13 +54,31 @@ BLOCK_SIZE = Static("BLOCK_SIZE")
 HEAD_DIM = Static("HEAD_DIM")
 VOCAB = Static("VOCAB")
 
-Cache = Annotated[Ref, InOut(INT8, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM)]
-CacheScale = Annotated[Ref, InOut(FLOAT32, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE)]
+KV_DTYPE = StaticDType("KV_ITEM_BYTES", (INT8, BFLOAT16))
+SCALES_PER_BLOCK = Static("SCALES_PER_BLOCK", low=0)
+"""Scales of a block and KV head: one per token, or none if the cache isn't quantised."""
+
+Cache = Annotated[Ref, InOut(KV_DTYPE, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, BLOCK_SIZE, HEAD_DIM)]
+CacheScale = Annotated[Ref, InOut(FLOAT32, NUM_LAYERS, NUM_BLOCKS, KV_HEADS, SCALES_PER_BLOCK)]
 TokenInt = Annotated[Ref, In(INT32, ROWS)]
 RowInt = Annotated[Ref, In(INT32, BATCH)]
 RowFloat = Annotated[Ref, In(FLOAT32, BATCH)]
 RowRange = Annotated[Ref, In(INT32, BATCH, 2)]
 ActiveRows = Annotated[Ref, In(INT32, 1, counts=BATCH)]
+
+
+def kv_cache_dims(block_size: int, *, is_bf16: bool) -> dict[str, int]:
+    """Static dims of the KV cache by the names that the signatures use.
+
+    Args:
+        block_size: tokens per block.
+        is_bf16: elements are bfloat16 without scales, not int8 with scales.
+    """
+    return {
+        "BLOCK_SIZE": block_size,
+        "KV_ITEM_BYTES": BFLOAT16.itemsize if is_bf16 else INT8.itemsize,
+        "SCALES_PER_BLOCK": 0 if is_bf16 else block_size,
+    }
 
 
 def prefill(

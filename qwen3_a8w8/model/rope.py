@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qwen3_a8w8.rope_scaling import YarnScaling
+from qwen3_a8w8.rope_scaling import YarnScaling, rotary_frequencies
 
 
 def rope_table(
@@ -24,16 +24,9 @@ def rope_table(
 
     Returns:
         [num_positions, D] float32; columns [0, D/2) are cos(p * theta^(-2i/D)), columns
-        [D/2, D) the sines.  Source: Su et al. 2021, "RoFormer", section 3.4.2.
+        [D/2, D) the sines.  Source: see `rotary_frequencies`.
     """
-    exponents = torch.arange(0, head_dim, 2, dtype=torch.float64) / head_dim
+    frequencies, scale = rotary_frequencies(head_dim, theta, yarn)
     positions = torch.arange(num_positions, dtype=torch.float64)
-    frequencies, scale = theta**-exponents, 1.0
-    if yarn is not None:
-        low, high = yarn.ramp(head_dim, theta)
-        indices = torch.arange(head_dim // 2, dtype=torch.float64)
-        stretched = ((indices - low) / (high - low)).clamp(0, 1)
-        frequencies = frequencies * (1 - stretched + stretched / yarn.factor)
-        scale = yarn.attention_factor
-    angles = torch.outer(positions, frequencies)
+    angles = torch.outer(positions, torch.tensor(frequencies, dtype=torch.float64))
     return (torch.cat((angles.cos(), angles.sin()), dim=1) * scale).float()

@@ -14,6 +14,7 @@ from qwen3_a8w8.errors import (
     InvalidRequestError,
     Qwen3A8W8Error,
     RateLimitError,
+    RequestFailedError,
     UnsupportedBatchSizeError,
 )
 
@@ -22,6 +23,7 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
     (UnsupportedBatchSizeError, "unsupported_batch_size"),
     (CapacityError, "server_overloaded"),
     (EngineDeadError, "engine_dead"),
+    (RequestFailedError, "request_failed"),
 )
 
 

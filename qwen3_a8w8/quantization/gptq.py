@@ -17,17 +17,24 @@ DAMPING = 0.01
 """Added to the diagonal, as a share of its mean, so that the inverse exists."""
 
 _BLOCK = 128
+_TILE = 1024
+"""Edge of the tiles of the factorisation: most work is matrix products, and memory stays small."""
 
 
-def inverse_factor(hessian: Tensor, *, damping: float = DAMPING) -> Tensor:
+def inverse_factor(hessian: Tensor, *, damping: float = DAMPING, tile: int = _TILE) -> Tensor:
     """Prepares the Hessian of an input for `gptq_quantize`; linears that share it share this.
 
+    The upper Cholesky factor U of the inverse (H^-1 = U^T U) is the inverse of the upper factor R
+    with H = R R^T, so that the inverse of H itself is never needed. R and U are made in place,
+    tile by tile: a Hessian of 17408 inputs takes 1.2 GB, and there is one of it.
+
     Args:
-        hessian: `[in, in]` float32, sum of x^T x over calibration tokens; overwritten.
+        hessian: `[in, in]` float32, sum of x^T x over calibration tokens; becomes the result.
         damping: see `DAMPING`.
+        tile: edge of a tile; doesn't change what is computed but for rounding.
 
     Returns:
-        The upper Cholesky factor of the damped Hessian's inverse, `[in, in]` float32.
+        U, `[in, in]` float32; zero below its diagonal.
 
     Raises:
         ValueError: the Hessian isn't positive definite even with damping.
@@ -36,16 +43,47 @@ def inverse_factor(hessian: Tensor, *, damping: float = DAMPING) -> Tensor:
     # Inputs that never occurred: any value does, and nothing has to be made up for.
     diagonal[diagonal == 0] = 1.0
     diagonal += damping * diagonal.mean()
-    lower, info = torch.linalg.cholesky_ex(hessian)
-    if int(info) != 0:
-        raise ValueError(
-            "the Hessian of the calibration data isn't positive definite; use more data or more "
-            "damping"
-        )
-    inverse = torch.cholesky_inverse(lower)
-    del lower
-    factor: Tensor = torch.linalg.cholesky(inverse, upper=True)
-    return factor
+    num_in = hessian.shape[0]
+    spans = [slice(a, min(a + tile, num_in)) for a in range(0, num_in, tile)]
+    _factor_from_the_end(hessian, spans)
+    _invert_upper(hessian, spans)
+    return hessian
+
+
+def _factor_from_the_end(matrix: Tensor, spans: list[slice]) -> None:
+    """H -> R, upper, with H = R R^T; from the last tile to the first."""
+    for k in reversed(range(len(spans))):
+        span, done = spans[k], spans[:k]
+        # A Cholesky factorisation that begins at the last row is one of the reversed matrix.
+        lower, info = torch.linalg.cholesky_ex(matrix[span, span].flip(0, 1))
+        if int(info) != 0:
+            raise ValueError(
+                "the Hessian of the calibration data isn't positive definite; use more data or "
+                "more damping"
+            )
+        corner = lower.flip(0, 1)
+        matrix[span, span] = corner
+        matrix[span, : span.start] = 0
+        for above in done:
+            # X with X R_kk^T = H_ik.
+            matrix[above, span] = torch.linalg.solve_triangular(
+                corner.T, matrix[above, span], upper=False, left=False
+            )
+        for i, above in enumerate(done):
+            for beside in done[i:]:
+                matrix[above, beside].addmm_(matrix[above, span], matrix[beside, span].T, alpha=-1)
+
+
+def _invert_upper(matrix: Tensor, spans: list[slice]) -> None:
+    """R -> R^-1, both upper; column of tiles by column of tiles."""
+    for k, span in enumerate(spans):
+        eye = torch.eye(span.stop - span.start)
+        corner = torch.linalg.solve_triangular(matrix[span, span], eye, upper=True)
+        column = matrix[: span.start, span] @ -corner
+        for above in spans[:k]:
+            # The tiles before the diagonal hold the inverse already, those below it are zero.
+            matrix[above, span] = matrix[above, above.start : span.start] @ column[above.start :]
+        matrix[span, span] = corner
 
 
 def gptq_quantize(weight: Tensor, w_scale: Tensor, factor: Tensor) -> Tensor:
@@ -60,18 +98,20 @@ def gptq_quantize(weight: Tensor, w_scale: Tensor, factor: Tensor) -> Tensor:
         `w_q` `[out, in]` int8 in -127..127.
     """
     work = weight.clone()
-    w_q = torch.empty(weight.shape, dtype=torch.int8)
-    num_in = weight.shape[1]
+    num_out, num_in = weight.shape
+    w_q = torch.empty((num_out, num_in), dtype=torch.int8)
     for begin in range(0, num_in, _BLOCK):
         end = min(begin + _BLOCK, num_in)
-        columns = work[:, begin:end]
+        # Columns as rows, so that each lies in one piece.
+        columns = work[:, begin:end].T.contiguous()
+        rounded = torch.empty((end - begin, num_out), dtype=torch.int8)
         errors = torch.empty_like(columns)
         for i in range(end - begin):
             row = factor[begin + i, begin + i : end]
-            q = torch.round(columns[:, i] / w_scale).clamp_(-INT8_MAX, INT8_MAX)
-            w_q[:, begin + i] = q.to(torch.int8)
-            error = (columns[:, i] - q * w_scale) / row[0]
-            columns[:, i:] -= torch.outer(error, row)
-            errors[:, i] = error
-        work[:, end:] -= errors @ factor[begin:end, end:]
+            q = torch.round(columns[i] / w_scale).clamp_(-INT8_MAX, INT8_MAX)
+            rounded[i] = q.to(torch.int8)
+            errors[i] = (columns[i] - q * w_scale) / row[0]
+            columns[i + 1 :].addr_(row[1:], errors[i], alpha=-1)
+        w_q[:, begin:end] = rounded.T
+        work[:, end:].addmm_(errors.T, factor[begin:end, end:], alpha=-1)
     return w_q

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qwen3_a8w8.config import ModelConfig
+from qwen3_a8w8.rope_scaling import rotary_frequencies
 
 INPUT_POINTS: Mapping[str, tuple[str, ...]] = {
     "attention": ("q_proj", "k_proj", "v_proj"),
@@ -26,11 +27,15 @@ Observe = Callable[[str, Tensor], None]
 
 
 def rotary_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of positions 0 to `length` - 1, each `[length, head_dim]` float32."""
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float64) / config.head_dim
-    angles = torch.arange(length, dtype=torch.float64)[:, None] * config.rope_theta**-exponents
+    """Cosines and sines of positions 0 to `length` - 1, each `[length, head_dim]` float32.
+
+    Stretched and scaled as the checkpoint's YaRN says, if it has any.
+    """
+    frequencies, scale = rotary_frequencies(config.head_dim, config.rope_theta, config.yarn)
+    positions = torch.arange(length, dtype=torch.float64)
+    angles = torch.outer(positions, torch.tensor(frequencies, dtype=torch.float64))
     doubled = torch.cat((angles, angles), dim=1)
-    return doubled.cos().float(), doubled.sin().float()
+    return (doubled.cos() * scale).float(), (doubled.sin() * scale).float()
 
 
 def layer_forward(

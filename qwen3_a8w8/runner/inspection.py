@@ -13,7 +13,7 @@ from typing import Any
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, float_tensors, linear_shape
 from qwen3_a8w8.config import EngineConfig, ModelConfig
-from qwen3_a8w8.runner.sizing import kv_block_bytes, num_kv_blocks
+from qwen3_a8w8.runner.sizing import kv_block_bytes, max_model_len, num_kv_blocks
 
 _BF16, _F32 = 2, 4
 
@@ -52,6 +52,7 @@ class Inspection:
         weight_bytes: all weights and tables in memory once loaded.
         free_bytes: memory that was assumed to be free before loading.
         block_size: tokens per KV block.
+        kv_cache_dtype: its elements, "int8" or "bf16".
         kv_block_bytes: size of one block.
         max_model_len: longest sequence.
         num_kv_blocks: blocks that there will be, the scratch block included.
@@ -68,6 +69,7 @@ class Inspection:
     weight_bytes: int
     free_bytes: int
     block_size: int
+    kv_cache_dtype: str
     kv_block_bytes: int
     max_model_len: int
     num_kv_blocks: int
@@ -87,16 +89,15 @@ def inspect_checkpoint(checkpoint: Checkpoint, engine: EngineConfig, free_bytes:
         free_bytes: device memory that is free before the weights are loaded.
 
     Raises:
-        ConfigError: weights and one KV block don't fit into the memory.
+        ConfigError: weights and one KV block don't fit into the memory, or `max_model_len` is
+            more than the checkpoint was made for.
     """
     model = checkpoint.config
     groups = _groups(checkpoint)
-    max_model_len = min(
-        engine.max_model_len or model.max_position_embeddings, model.max_position_embeddings
-    )
-    weight_bytes = sum(group.num_bytes for group in groups) + _other_bytes(model, max_model_len)
-    block_bytes = kv_block_bytes(model, engine.block_size)
-    blocks = num_kv_blocks(engine, model, max_model_len, max(0, free_bytes - weight_bytes))
+    longest = max_model_len(model, engine)
+    weight_bytes = sum(group.num_bytes for group in groups) + _other_bytes(model, longest)
+    block_bytes = kv_block_bytes(model, engine.block_size, is_bf16=engine.has_bf16_kv_cache)
+    blocks = num_kv_blocks(engine, model, longest, max(0, free_bytes - weight_bytes))
     return Inspection(
         path=str(checkpoint.directory),
         format=checkpoint.format,
@@ -108,8 +109,9 @@ def inspect_checkpoint(checkpoint: Checkpoint, engine: EngineConfig, free_bytes:
         weight_bytes=weight_bytes,
         free_bytes=free_bytes,
         block_size=engine.block_size,
+        kv_cache_dtype="bf16" if engine.has_bf16_kv_cache else "int8",
         kv_block_bytes=block_bytes,
-        max_model_len=max_model_len,
+        max_model_len=longest,
         num_kv_blocks=blocks,
         num_kv_tokens=(blocks - 1) * engine.block_size,
     )

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,13 +29,13 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP, SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.select import select_backend
-from qwen3_a8w8.kernels.signature import FLOAT32, INT8, INT32, DType
+from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
 from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
-from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache, load_packed
+from qwen3_a8w8.runner.packed_cache import PackedCache, load_packed
 from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
 from qwen3_a8w8.runner.samples import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
@@ -106,15 +105,12 @@ class ModelRunner:
             raise
 
     @classmethod
-    def load(
-        cls, model: str, config: EngineConfig, packed_cache_dir: str | Path | None = AUTO
-    ) -> ModelRunner:
+    def load(cls, model: str, config: EngineConfig) -> ModelRunner:
         """Resolves and opens a model and makes its runner.
 
         Args:
             model: directory, "demo" or hub id.
             config: how to run it.
-            packed_cache_dir: where packed weights are kept, see `PackedCache.from_setting`.
 
         Raises:
             CheckpointError: the model can't be found or read.
@@ -124,8 +120,9 @@ class ModelRunner:
         with open_checkpoint(resolve_model(model)) as checkpoint:
             backend = select_backend(config.device, config.num_threads)
             if SKIP_SELF_CHECK not in config.enable:
-                self_check(backend, config.enable)
-            return cls(checkpoint, config, backend, PackedCache.from_setting(packed_cache_dir))
+                self_check(backend, config.active_flags)
+            packed_cache = PackedCache.from_setting(config.packed_cache_dir)
+            return cls(checkpoint, config, backend, packed_cache)
 
     @property
     def capabilities(self) -> RunnerCapabilities:
@@ -222,13 +219,13 @@ class ModelRunner:
     def _compile_and_load(self, checkpoint: Checkpoint, backend: Backend) -> None:
         dims = {
             **self.model.static_dims(),
-            "BLOCK_SIZE": self.config.block_size,
+            **qwen3.kv_cache_dims(self.config.block_size, is_bf16=self.config.has_bf16_kv_cache),
             "MAX_POSITIONS": self.max_model_len,
         }
         options = {
             "rms_norm_eps": self.model.rms_norm_eps,
             **float_options(checkpoint.float_linears),
-            **{flag: 1 for flag in self.config.enable if FLAGS[flag].changes == "output"},
+            **{flag: 1 for flag in self.config.active_flags if FLAGS[flag].changes == "output"},
         }
         compiled: list[CompiledCallable] = [
             self._compiler.compile(fn, dims, options)
@@ -270,6 +267,7 @@ class ModelRunner:
         blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
         check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
+        flags = self.config.active_flags
         self._capabilities = RunnerCapabilities(
             decode_batch_sizes=tuple(sorted(self.config.decode_batch_sizes)),
             prefill_chunk_tokens=self.config.prefill_chunk_tokens,
@@ -282,7 +280,7 @@ class ModelRunner:
             decode_step_s=decode_step_s,
             description={
                 **backend.describe(),
-                **({"flags": ", ".join(self.config.enable)} if self.config.enable else {}),
+                **({"flags": ", ".join(flags)} if flags else {}),
             },
             num_layers=self.model.num_layers,
             prefill_token_s=prefill_token_s,
@@ -292,12 +290,14 @@ class ModelRunner:
     def _alloc_cache(self, num_blocks: int) -> None:
         for tensor in self.cache.values():
             self.worker.free(tensor)
-        model = self.model
-        scales = (model.num_layers, num_blocks, model.num_kv_heads, self.config.block_size)
-        values = (*scales, model.head_dim)
+        model, is_bf16 = self.model, self.config.has_bf16_kv_cache
+        heads = (model.num_layers, num_blocks, model.num_kv_heads)
+        values = (*heads, self.config.block_size, model.head_dim)
+        scales = (*heads, 0 if is_bf16 else self.config.block_size)
+        dtype = BFLOAT16 if is_bf16 else INT8
         self.cache = {
-            "k_cache": self.worker.alloc(values, INT8),
-            "v_cache": self.worker.alloc(values, INT8),
+            "k_cache": self.worker.alloc(values, dtype),
+            "v_cache": self.worker.alloc(values, dtype),
             "k_scale": self.worker.alloc(scales, FLOAT32),
             "v_scale": self.worker.alloc(scales, FLOAT32),
         }

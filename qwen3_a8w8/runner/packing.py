@@ -108,19 +108,23 @@ def pack_decode(
     positions = np.zeros(num_rows, np.int32)
     seq_lens = np.zeros(num_rows, np.int32)
     slot_mapping = SCRATCH_BLOCK * block_size + np.arange(num_rows, dtype=np.int32)
+    # Lists first: setting one element of an array costs more than a whole step of a loop.
+    places: list[int] = []
+    slots: list[int] = []
     tables: list[Sequence[int]] = []
     for index, row in enumerate(batch.rows):
-        num_tokens = 1 + len(row.draft_token_ids)
+        drafts = row.draft_token_ids
         token_ids[index, 0] = sequences[row.seq_id].token_ids[row.position]
-        token_ids[index, 1:num_tokens] = row.draft_token_ids
-        place = slice(index, index + num_tokens)
-        positions[place] = np.arange(row.position, row.position + num_tokens)
-        seq_lens[place] = positions[place] + 1
-        for i, position in enumerate(range(row.position, row.position + num_tokens), start=index):
-            slot_mapping[i] = row.block_ids[position // block_size] * block_size + (
-                position % block_size
-            )
-        tables += [row.block_ids] * num_tokens
+        if drafts:
+            token_ids[index, 1 : 1 + len(drafts)] = drafts
+        for position in range(row.position, row.position + 1 + len(drafts)):
+            places.append(position)
+            block_id = row.block_ids[position // block_size]
+            slots.append(block_id * block_size + position % block_size)
+            tables.append(row.block_ids)
+    positions[: len(places)] = places
+    seq_lens[: len(places)] = positions[: len(places)] + 1
+    slot_mapping[: len(places)] = slots
     return {
         "token_ids": token_ids,
         "num_active": np.asarray([len(tables)], np.int32),

@@ -14,14 +14,15 @@ _CGROUP = Path("/sys/fs/cgroup")
 _MEMINFO = Path("/proc/meminfo")
 
 
-def kv_block_bytes(model: ModelConfig, block_size: int) -> int:
-    """Bytes of one KV block over all layers: int8 K and V, and a float32 scale of each.
+def kv_block_bytes(model: ModelConfig, block_size: int, *, is_bf16: bool = False) -> int:
+    """Bytes of one KV block over all layers: int8 K and V with a float32 scale each, or bf16.
 
     Args:
         model: the architecture.
         block_size: tokens per block.
+        is_bf16: elements are bfloat16 without scales.
     """
-    per_head = 2 * (model.head_dim + 4)
+    per_head = 2 * (2 * model.head_dim if is_bf16 else model.head_dim + 4)
     return model.num_layers * model.num_kv_heads * block_size * per_head
 
 
@@ -70,7 +71,7 @@ def num_kv_blocks(
     Raises:
         ConfigError: not even one block beside the scratch block fits.
     """
-    block_bytes = kv_block_bytes(model, engine.block_size)
+    block_bytes = kv_block_bytes(model, engine.block_size, is_bf16=engine.has_bf16_kv_cache)
     if engine.num_kv_blocks is not None:
         wanted, source = engine.num_kv_blocks, "num_kv_blocks"
     elif engine.kv_cache_bytes is not None:

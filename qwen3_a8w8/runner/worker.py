@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,6 +30,9 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     DType.INT64: torch.int64,
 }
 
+_NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
+    dtype: np.dtype(dtype.label) for dtype in DType if dtype is not DType.BFLOAT16
+}
 
 _MAX_VIEWS = 64
 
@@ -40,18 +44,24 @@ class Allocation:
         memory: the bytes, or None once freed.
         views: tensors that alias it, by offset and shape: a step uses the same few again and
             again, and making one costs more than finding it.
+        handles: views that were made of it, by what they were made from and how.
+        host_views: flat numpy arrays that alias it, by offset and size, if the host can write it.
     """
 
-    __slots__ = ("memory", "views")
+    __slots__ = ("handles", "host_views", "memory", "views")
 
     def __init__(self, memory: Tensor) -> None:
         self.memory: Tensor | None = memory
         self.views: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        self.handles: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], WorkerTensor] = {}
+        self.host_views: dict[tuple[int, int], NDArray[Any]] = {}
 
     def free(self) -> None:
         """Lets go of the memory."""
         self.memory = None
         self.views.clear()
+        self.handles.clear()
+        self.host_views.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +100,21 @@ class WorkerTensor:
         Raises:
             SignatureError: the view doesn't lie inside this tensor.
         """
+        key = (self.offset, self.shape, offset, shape)
+        known = self.allocation.handles.get(key)
+        if known is not None:
+            return known
         count = math.prod(shape)
         if offset < 0 or min(shape, default=0) < 0 or offset + count > self.num_elements:
             raise SignatureError(
                 f"a view of shape {shape} at element {offset} needs {offset + count} elements, "
                 f"but the tensor of shape {self.shape} has {self.num_elements}"
             )
-        return WorkerTensor(self.allocation, self.dtype, tuple(shape), self.offset + offset)
+        view = WorkerTensor(self.allocation, self.dtype, shape, self.offset + offset)
+        if len(self.allocation.handles) >= _MAX_VIEWS:
+            self.allocation.handles.clear()
+        self.allocation.handles[key] = view
+        return view
 
     def to_continuous_tensor(self) -> Tensor:
         """The memory as a contiguous torch tensor that aliases it, as callables take it.
@@ -168,13 +186,24 @@ class Worker:
         Raises:
             SignatureError: dtype or size don't fit.
         """
-        if values.dtype.name != target.dtype.label or values.size > target.num_elements:
+        expected = _NUMPY_DTYPES.get(target.dtype)
+        if expected is None or values.dtype != expected or values.size > target.num_elements:
             raise SignatureError(
                 f"{values.size} elements of {values.dtype.name} don't fit a tensor of "
                 f"{target.num_elements} elements of {target.dtype.label}"
             )
-        flat = target.view(values.size).to_continuous_tensor()
-        flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
+        host_views = target.allocation.host_views
+        host = host_views.get((target.offset, values.size))
+        if host is None:
+            flat = target.view(values.size).to_continuous_tensor()
+            if self.device != "cpu":
+                flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
+                return
+            # A numpy copy costs a fraction of torch's, and a step uploads two dozen arrays.
+            if len(host_views) >= _MAX_VIEWS:
+                host_views.clear()
+            host = host_views[target.offset, values.size] = flat.numpy()
+        host[:] = values.reshape(-1)
 
     def free(self, tensor: WorkerTensor) -> None:
         """Gives a tensor's whole allocation back; its views become unusable. Idempotent."""

@@ -4,11 +4,12 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 
+import openai
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
+from tests.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 
@@ -16,14 +17,14 @@ MAX_TOKENS = 180
 SEED = 23
 
 
-def stream_text(application, prompt, on_chunk):
+def stream_text(application, prompt, on_chunk=lambda num_chunks: None, seed=SEED):
     """The streamed text; `on_chunk` is called with the number of chunks so far."""
     with application.client() as client:
         stream = client.completions.create(
             model="tiny",
             prompt=prompt,
             max_tokens=MAX_TOKENS,
-            seed=SEED,
+            seed=seed,
             stream=True,
             extra_body={"ignore_eos": True},
         )
@@ -89,3 +90,35 @@ def test_all_engines_killed_under_load_still_answers_every_client(application):
     assert texts == [undisturbed_text(application, prompt) for prompt in prompts]
     application.wait_until_idle()
     assert not {r.actor_pid for r in application.reports()} & set(victims)
+
+
+def test_request_that_breaks_its_step_ends_alone_and_no_process_does(application):
+    application.wait_until_idle()
+    before = {(r.replica_pid, r.actor_pid) for r in application.reports()}
+    prompts = [f"the fox and {i} dogs" for i in range(6)]
+    with ThreadPoolExecutor(len(prompts) + 1) as pool:
+        texts = pool.map(lambda p: stream_text(application, p), prompts)
+        with application.client() as client, pytest.raises(openai.InternalServerError) as caught:
+            client.completions.create(
+                model="tiny",
+                prompt="the fox",
+                max_tokens=100,
+                seed=POISON_SEED,
+                extra_body={"ignore_eos": True},
+            )
+        assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
+    assert caught.value.body["type"] == "server_error"
+    assert caught.value.body["code"] == "request_failed"
+    application.wait_until_idle()
+    assert {(r.replica_pid, r.actor_pid) for r in application.reports()} == before
+
+
+def test_request_that_kills_its_actor_is_given_up_and_the_others_are_unbroken(application):
+    application.wait_until_idle()
+    prompts = [f"the fox and {i} dogs" for i in range(6)]
+    with ThreadPoolExecutor(len(prompts) + 1) as pool:
+        texts = pool.map(lambda p: stream_text(application, p), prompts)
+        with pytest.raises(openai.APIError, match="died 3 times in a row"):
+            stream_text(application, "the fox", seed=LETHAL_SEED)
+        assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
+    application.wait_until_idle()

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
+from qwen3_a8w8.engine.execute import execute_step
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import StepFailedError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from tests.fakes import FakeRunner, expected_outputs, make_capabilities
 
@@ -109,17 +111,22 @@ class Traffic:
             self.in_flight.append(plan)
         has_work = bool(self.in_flight)
         if self.in_flight and (plan is None or len(self.in_flight) > self.lookahead):
-            for event in self.core.complete_step(self.runner.execute(self.in_flight.popleft())):
-                self.take(event)
+            plan = self.in_flight.popleft()
+            try:
+                result = execute_step(self.runner, plan)
+            except StepFailedError as error:
+                self.core.fail_step(plan.step_id, error)
+            else:
+                for event in self.core.complete_step(result):
+                    self.take(event)
         self.check_books()
         return has_work
 
     def check_books(self):
         pool = self.core.pool
         held = Counter()
-        for seq_id in self.outputs:
-            if seq_id not in self.ends:
-                held.update(self.core.sequence(seq_id).block_ids)
+        for seq in self.core._live:  # also one that only probes the runner
+            held.update(seq.block_ids)
         assert pool.num_in_use == len(held)
         assert pool.num_in_use + pool.num_free == pool.num_usable_blocks
         assert all(pool.ref_count(block) == count for block, count in held.items())
@@ -128,7 +135,7 @@ class Traffic:
         """Whoever ended by itself has all its tokens, whoever was ended the first of them."""
         for seq_id, tokens in expected.items():
             output = self.outputs[seq_id]
-            if self.ends[seq_id] in ("abort", "timeout"):
+            if self.ends[seq_id] in ("abort", "timeout", "error"):
                 tokens = tokens[: len(output)]
             assert output == tokens
 
@@ -173,6 +180,48 @@ def test_random_traffic_gives_each_request_its_own_tokens(sizes, config, arrival
         traffic.step()
     traffic.run_until_idle()
     traffic.check_outputs(expected)
+
+
+@PROPERTY
+@given(
+    sizes=make_sizes,
+    config=make_config,
+    requests=st.lists(make_request(max_n=1), min_size=1, max_size=8),
+    poison=st.one_of(st.none(), st.tuples(st.integers(1, 3), st.integers(1, 90))),
+    flaky_step=st.integers(0, 40),
+    abort=st.one_of(st.none(), st.integers(0, 40)),
+)
+def test_failing_steps_end_only_what_fails_alone(
+    sizes, config, requests, poison, flaky_step, abort
+):
+    capabilities = make_capabilities(**sizes)
+    traffic = Traffic(capabilities, config)
+    if poison is None:
+        traffic.runner.flaky_steps = {flaky_step}
+    else:
+        seed, num_tokens = poison
+        traffic.runner.poison = {seed: num_tokens}
+    expected, bad = {}, set()
+    for request in requests:
+        (tokens,) = expected_outputs(request, capabilities)
+        (seq_id,) = traffic.add(request)
+        expected[seq_id] = tokens
+        if poison is not None and request.sampling.seed == seed:
+            # The step that reads the token before its last one is the last that it needs.
+            num_read = len(request.prompt_token_ids) + len(tokens) - 1
+            if num_read >= num_tokens:
+                bad.add(seq_id)
+                num_given = max(0, num_tokens - len(request.prompt_token_ids))
+                expected[seq_id] = tokens[:num_given]
+        if abort is not None:
+            for _ in range(abort):
+                traffic.step()
+            traffic.abort(seq_id)
+            abort = None
+    traffic.run_until_idle()
+    traffic.check_outputs(expected)
+    for seq_id, reason in traffic.ends.items():
+        assert (reason == "error") == (seq_id in bad) or reason in ("abort", "timeout")
 
 
 @PROPERTY

@@ -136,6 +136,31 @@ def test_sequence_that_ends_in_the_step_of_its_deadline_keeps_its_own_reason():
     assert event.finish_reason == "length"
 
 
+# --- what is counted -----------------------------------------------------------------------------
+
+
+def test_queue_time_counts_from_arrival_to_the_first_blocks_once():
+    clock = Clock()
+    core = make_core(clock=clock, max_running_requests=1)
+    runner = FakeRunner(core.capabilities)
+    for i in range(2):
+        core.add(make_request(first=20 * i, max_tokens=2))
+    for _ in range(4):
+        clock.now_s += 3.0
+        step(core, runner)
+    counters = core.stats().counters
+    # The first is admitted in the step after 3 s, the second in the third one, after 9 s.
+    assert (counters.num_started, counters.queue_time_s) == (2, 12.0)
+
+
+def test_every_decision_is_in_the_debug_log(caplog):
+    caplog.set_level("DEBUG", logger="qwen3_a8w8.engine.core")
+    core = make_core()
+    core.add(make_request(max_tokens=2))
+    run(core, FakeRunner(core.capabilities))
+    assert "decode_reason='1 ready, exactly a batch'" in caplog.text
+
+
 # --- prefix cache --------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """The routes over a fake engine, as the official client sees them."""
 
+import json
+
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -245,6 +247,29 @@ async def test_engine_that_dies_before_the_answer_gives_503(http, engine):
     assert answer.status_code == 503
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_request_that_breaks_its_step_gets_a_server_error_and_the_next_is_served(
+    http, engine, is_stream
+):
+    engine.runner.poison = {666: 10}
+    body = {"prompt": "x", "max_tokens": 50, "ignore_eos": True, "seed": 666, "stream": is_stream}
+    answer = await http.post("/v1/completions", json=body)
+    if is_stream:
+        assert answer.status_code == 200
+        *_, failed, done = answer.text.strip().split("\n\n")
+        assert done == "data: [DONE]"
+        error = json.loads(failed.removeprefix("data: "))["error"]
+    else:
+        assert answer.status_code == 500
+        error = answer.json()["error"]
+    assert (error["type"], error["code"]) == ("server_error", "request_failed")
+    assert "log" in error["message"]
+    assert "poison" not in error["message"]
+    assert (await http.get("/health")).status_code == 200
+    good = await http.post("/v1/completions", json=body | {"seed": 1, "stream": False})
+    assert good.status_code == 200
+
+
 async def test_health_and_version_answer(http):
     assert (await http.get("/health")).json() == {"status": "ok"}
     assert "version" in (await http.get("/version")).json()
@@ -267,3 +292,9 @@ async def test_metrics_count_what_was_served(client, http):
     ended = ("qwen3_a8w8_request_success_total", ("finished_reason", "length"), replica)
     assert samples[ended] == 1
     assert samples["qwen3_a8w8_kv_blocks_in_use", replica] == 0
+    assert samples["qwen3_a8w8_decode_batch_size", replica] == 1
+    assert samples["qwen3_a8w8_decode_fill_ratio", replica] == 1
+    assert samples["qwen3_a8w8_prefix_cache_hit_rate", replica] == 0
+    assert samples["qwen3_a8w8_request_queue_time_seconds_count", replica] == 1
+    assert samples["qwen3_a8w8_request_queue_time_seconds_sum", replica] >= 0
+    assert samples["qwen3_a8w8_failed_steps_total", replica] == 0

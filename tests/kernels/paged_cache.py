@@ -16,6 +16,14 @@ def random_cache(num_layers, num_blocks, kv_heads, block_size, head_dim, seed=0)
     return cache
 
 
+def random_bf16_cache(num_layers, num_blocks, kv_heads, block_size, head_dim, seed=0):
+    """The same without quantisation: bfloat16, and scales that hold nothing."""
+    gen = torch.Generator().manual_seed(seed)
+    shape = (num_layers, num_blocks, kv_heads, block_size, head_dim)
+    cache = {name: torch.randn(shape, generator=gen).bfloat16() for name in "kv"}
+    return cache | {name: torch.zeros(*shape[:3], 0) for name in ("k_scale", "v_scale")}
+
+
 def scattered_tables(num_seqs, blocks_per_seq, num_blocks, seed=0):
     """[num_seqs, blocks_per_seq] int32 of distinct blocks, none of them block 0."""
     gen = torch.Generator().manual_seed(seed)

@@ -4,7 +4,7 @@ import torch
 
 from qwen3_a8w8.kernels.backend import Compiler
 from qwen3_a8w8.model.linears import float_options
-from qwen3_a8w8.model.qwen3 import decode, prefill
+from qwen3_a8w8.model.qwen3 import decode, kv_cache_dims, prefill
 from tests.kernels.paged_cache import scattered_tables
 
 DIMS = {
@@ -15,7 +15,6 @@ DIMS = {
     "HEAD_DIM": 64,
     "INTERMEDIATE": 328,
     "VOCAB": 301,
-    "BLOCK_SIZE": 16,
     "MAX_POSITIONS": 640,
 }
 OPTIONS = {"rms_norm_eps": 1e-6}
@@ -49,21 +48,24 @@ def make_weights(constants, seed=0):
 class SmallModel:
     """Runs prefill and decode; sequence i owns row i of the block tables."""
 
-    def __init__(self, backend, float_linears=()):
+    def __init__(self, backend, float_linears=(), has_bf16_cache=False):
         options = {**OPTIONS, **float_options(float_linears)}
+        dims = {**DIMS, **kv_cache_dims(16, is_bf16=has_bf16_cache)}
         self.compiler = Compiler(backend)
-        self.prefill_fn = self.compiler.compile(prefill, DIMS, options)
-        self.decode_fn = self.compiler.compile(decode, DIMS, options)
+        self.prefill_fn = self.compiler.compile(prefill, dims, options)
+        self.decode_fn = self.compiler.compile(decode, dims, options)
         weights = make_weights({**self.prefill_fn.constants, **self.decode_fn.constants})
         for fn in (self.prefill_fn, self.decode_fn):
             packed = {n: backend.pack(ref, weights[n]) for n, ref in fn.constants.items()}
             fn.bind(packed)
-        shape = (DIMS["NUM_LAYERS"], NUM_BLOCKS, DIMS["KV_HEADS"], 16, DIMS["HEAD_DIM"])
+        heads = (DIMS["NUM_LAYERS"], NUM_BLOCKS, DIMS["KV_HEADS"])
+        values = (*heads, 16, DIMS["HEAD_DIM"])
+        dtype = torch.bfloat16 if has_bf16_cache else torch.int8
         self.cache = {
-            "k_cache": torch.zeros(shape, dtype=torch.int8),
-            "v_cache": torch.zeros(shape, dtype=torch.int8),
-            "k_scale": torch.zeros(shape[:-1]),
-            "v_scale": torch.zeros(shape[:-1]),
+            "k_cache": torch.zeros(values, dtype=dtype),
+            "v_cache": torch.zeros(values, dtype=dtype),
+            "k_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"]),
+            "v_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"]),
         }
         self.tables = scattered_tables(16, BLOCKS_PER_SEQ, NUM_BLOCKS)
 

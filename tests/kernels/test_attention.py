@@ -4,13 +4,24 @@ import pytest
 import torch
 
 from qwen3_a8w8.kernels.ops import KvCache
-from tests.kernels.paged_cache import CACHE_NAMES, random_cache, scattered_tables
+from tests.kernels.paged_cache import (
+    CACHE_NAMES,
+    random_bf16_cache,
+    random_cache,
+    scattered_tables,
+)
 from tests.kernels.single_op import SENTINEL, assert_close, reference, run_ops
 
 # Around the vector widths, the tiles of 64 and the chunks of 256.
 LENGTHS = [1, 2, 15, 16, 17, 63, 64, 65, 255, 256, 257, 300, 511, 512, 513, 700]
 BLOCK_SIZE = 16
 TABLE_WIDTH = 44
+CACHES = {"int8": random_cache, "bf16": random_bf16_cache}
+
+
+@pytest.fixture(params=CACHES)
+def make_cache(request):
+    return CACHES[request.param]
 
 
 def _attend(backend, q, cache, tables, lengths, seq_index=None, num_active=None, layer=1):
@@ -39,9 +50,9 @@ def _attend(backend, q, cache, tables, lengths, seq_index=None, num_active=None,
     return run_ops(backend, fn, per_row, others, num_active=num_active)[0]
 
 
-def _setup(num_heads, kv_heads, head_dim, num_seqs=16, seed=0):
+def _setup(make_cache, num_heads, kv_heads, head_dim, num_seqs=16, seed=0):
     num_blocks = num_seqs * TABLE_WIDTH + 1
-    cache = random_cache(2, num_blocks, kv_heads, BLOCK_SIZE, head_dim, seed)
+    cache = make_cache(2, num_blocks, kv_heads, BLOCK_SIZE, head_dim, seed)
     tables = scattered_tables(num_seqs, TABLE_WIDTH, num_blocks, seed)
     gen = torch.Generator().manual_seed(seed)
     q = torch.randn(num_seqs, num_heads * head_dim, generator=gen)
@@ -51,16 +62,16 @@ def _setup(num_heads, kv_heads, head_dim, num_seqs=16, seed=0):
 @pytest.mark.parametrize(
     ("num_heads", "kv_heads", "head_dim"), [(4, 2, 128), (5, 1, 128), (8, 8, 64), (7, 1, 24)]
 )
-def test_attention_decode_matches_reference(backend, num_heads, kv_heads, head_dim):
-    q, cache, tables = _setup(num_heads, kv_heads, head_dim)
+def test_attention_decode_matches_reference(backend, make_cache, num_heads, kv_heads, head_dim):
+    q, cache, tables = _setup(make_cache, num_heads, kv_heads, head_dim)
     got = _attend(backend, q, cache, tables, LENGTHS)
     want = _attend(reference(), q, cache, tables, LENGTHS)
     assert_close(got, want, 1e-5)
 
 
 @pytest.mark.parametrize("block_size", [1, 8, 48, 256])
-def test_attention_any_block_size_matches_reference(backend, block_size):
-    cache = random_cache(1, 2 * -(-300 // block_size) + 1, 2, block_size, 32)
+def test_attention_any_block_size_matches_reference(backend, make_cache, block_size):
+    cache = make_cache(1, 2 * -(-300 // block_size) + 1, 2, block_size, 32)
     tables = scattered_tables(2, -(-300 // block_size), cache["k"].shape[1])
     q = torch.randn(2, 4 * 32, generator=torch.Generator().manual_seed(3))
     got = _attend(backend, q, cache, tables, [300, 131], layer=0)
@@ -68,8 +79,8 @@ def test_attention_any_block_size_matches_reference(backend, block_size):
     assert_close(got, want, 1e-5)
 
 
-def test_attention_row_alone_equals_row_in_batch_with_any_threads(by_threads):
-    q, cache, tables = _setup(4, 2, 128)
+def test_attention_row_alone_equals_row_in_batch_with_any_threads(by_threads, make_cache):
+    q, cache, tables = _setup(make_cache, 4, 2, 128)
     results = [_attend(backend, q, cache, tables, LENGTHS) for backend in by_threads]
     assert all(torch.equal(result, results[0]) for result in results)
     for row, length in enumerate(LENGTHS):
@@ -80,10 +91,12 @@ def test_attention_row_alone_equals_row_in_batch_with_any_threads(by_threads):
 @pytest.mark.parametrize(
     ("num_heads", "kv_heads", "head_dim"), [(4, 2, 128), (40, 8, 128), (3, 1, 24)]
 )
-def test_attention_prefill_equals_decode_bit_for_bit(backend, num_heads, kv_heads, head_dim):
+def test_attention_prefill_equals_decode_bit_for_bit(
+    backend, make_cache, num_heads, kv_heads, head_dim
+):
     # Two sequences packed; the first is a chunk that begins at 230 and crosses 256.
     starts, counts = [230, 0], [45, 20]
-    _, cache, tables = _setup(num_heads, kv_heads, head_dim, num_seqs=2)
+    _, cache, tables = _setup(make_cache, num_heads, kv_heads, head_dim, num_seqs=2)
     lengths = [start + i + 1 for start, n in zip(starts, counts, strict=True) for i in range(n)]
     seq_index = [0] * counts[0] + [1] * counts[1]
     gen = torch.Generator().manual_seed(5)
@@ -99,8 +112,8 @@ def test_attention_prefill_equals_decode_bit_for_bit(backend, num_heads, kv_head
     assert_close(prefill, _attend(reference(), q, cache, tables, lengths, seq_index), 1e-5)
 
 
-def test_attention_idle_rows_are_left_alone(backend):
-    q, cache, tables = _setup(4, 2, 128)
+def test_attention_idle_rows_are_left_alone(backend, make_cache):
+    q, cache, tables = _setup(make_cache, 4, 2, 128)
     lengths = [40, 300, *[0] * 14]
     # Idle rows may point anywhere: nothing of theirs is read.
     tables[2:] = 2**30
@@ -110,18 +123,19 @@ def test_attention_idle_rows_are_left_alone(backend):
     assert_close(got[:2], want, 1e-5)
 
 
-def test_attention_garbage_after_the_context_is_ignored(backend):
-    q, cache, tables = _setup(4, 2, 128, num_seqs=1)
+def test_attention_garbage_after_the_context_is_ignored(backend, make_cache):
+    q, cache, tables = _setup(make_cache, 4, 2, 128, num_seqs=1)
     clean = _attend(backend, q, cache, tables, [37])
     block = int(tables[0, 2])  # positions 32 to 47
-    for name in ("k_scale", "v_scale"):
-        cache[name][:, block, :, 5:] = float("nan")
+    for tensor in cache.values():
+        if tensor.is_floating_point():
+            tensor[:, block, :, 5:] = float("nan")
     tables[0, 3:] = 2**30
     assert torch.equal(_attend(backend, q, cache, tables, [37]), clean)
 
 
-def test_attention_large_scores_stay_finite(backend):
-    q, cache, tables = _setup(4, 2, 128, num_seqs=1)
+def test_attention_large_scores_stay_finite(backend, make_cache):
+    q, cache, tables = _setup(make_cache, 4, 2, 128, num_seqs=1)
     q = q * 1e4
     got = _attend(backend, q, cache, tables, [513])
     assert torch.isfinite(got).all()

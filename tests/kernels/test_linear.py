@@ -64,10 +64,10 @@ def test_linear_add_adds_the_residual_in_float32(backend):
         assert torch.equal(got, _linear(reference(), *operands, residual=residual))
 
 
-@pytest.mark.parametrize("width", [1, 30, 64, 200])
+@pytest.mark.parametrize("width", [1, 30, 64, 192, 200, 320])
 def test_linear_after_quantize_equals_reference_bit_for_bit(backend, width):
     # Quantised temporaries have padded rows with their sums; a chain of two shows them used.
-    x = torch.randn(19, width, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(70, width, generator=torch.Generator().manual_seed(2))
     first = torch.randint(-128, 128, (width, width), dtype=torch.int8)
     second = torch.randint(-128, 128, (40, width), dtype=torch.int8)
     constants = {
@@ -82,7 +82,7 @@ def test_linear_after_quantize_equals_reference_bit_for_bit(backend, width):
         hidden = ops.linear_add(*ops.quantize(hidden), ops.linear_weight("a", width, width), hidden)
         return (ops.linear(*ops.quantize(hidden), ops.linear_weight("b", 40, width)),)
 
-    for num_rows in (1, 19):
+    for num_rows in (1, 4, 5, 15, 16, 17, 32, 33, 47, 70):
         per_row = {"x": x[:num_rows].contiguous()}
         (got,) = run_ops(backend, fn, per_row, constants=constants)
         (want,) = run_ops(reference(), fn, per_row, constants=constants)

@@ -22,18 +22,22 @@ MIXED = [
 ]
 
 
-@pytest.fixture(scope="module", params=[(), MIXED], ids=["int8", "mixed"])
+# Linears kept in floating point, and whether the cache is bfloat16.
+KINDS = {"int8": ((), False), "mixed": (MIXED, False), "bf16-cache": ((), True)}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def model(request, backend):
     """Prefilled with one prompt of each length."""
-    model = SmallModel(backend, request.param)
+    model = SmallModel(backend, *KINDS[request.param])
     for seq, length in enumerate(LENGTHS):
         model.prefill([(seq, 0, _prompt(seq, length))])
     return model
 
 
-@pytest.mark.parametrize("kept", [(), MIXED], ids=["int8", "mixed"])
-def test_model_prefill_and_decode_match_reference(backend, kept):
-    models = [SmallModel(backend, kept), SmallModel(reference(), kept)]
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_prefill_and_decode_match_reference(backend, kind):
+    models = [SmallModel(backend, *KINDS[kind]), SmallModel(reference(), *KINDS[kind])]
     chunks = [(0, 0, _prompt(0, 40)), (1, 0, _prompt(1, 7))]
     rows = [(0, 40, 5), (1, 7, 6)]
     for run in (lambda m: m.prefill(chunks), lambda m: m.decode(rows, 16)[:2]):
@@ -54,11 +58,11 @@ def test_model_row_decodes_the_same_in_a_batch_and_alone(model):
         assert partial[count:].isnan().all()
 
 
-@pytest.mark.parametrize("kept", [(), MIXED], ids=["int8", "mixed"])
-def test_model_prefill_whole_chunked_packed_and_decoded_give_the_same(backend, kept):
+@pytest.mark.parametrize("kind", KINDS)
+def test_model_prefill_whole_chunked_packed_and_decoded_give_the_same(backend, kind):
     length = 300
     prompt, other = _prompt(1, length), _prompt(2, 40)
-    models = [SmallModel(backend, kept) for _ in range(4)]
+    models = [SmallModel(backend, *KINDS[kind]) for _ in range(4)]
     whole = models[0].prefill([(0, 0, prompt)])[0]
     for start, end in ((0, 1), (1, 17), (17, 255), (255, 299)):
         # As the scheduler does it: only the last chunk wants logits.

@@ -8,8 +8,10 @@ import jsonschema
 import pytest
 
 from qwen3_a8w8 import LLM, SamplingParams
+from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.errors import InvalidRequestError
+from tests.step_driver import StepDriver
 
 PERSON = {
     "type": "object",
@@ -184,3 +186,33 @@ def test_form_that_gets_too_complex_ends_its_own_answer_only(llm, prompts):
     assert llm.stats().num_blocks_in_use == 0
     (output,) = llm.generate(prompts[0], params("json", 0))
     assert is_valid("json", output.text)
+
+
+class FlakyRunner:
+    """Carries steps out, and then fails some of them."""
+
+    def __init__(self, runner, failing):
+        self._runner = runner
+        self._failing = failing
+
+    def execute(self, plan):
+        result = self._runner.execute(plan)
+        if plan.step_id in self._failing:
+            raise MemoryError("just now")
+        return result
+
+
+@pytest.mark.parametrize("lookahead", [0, 1])
+def test_failed_steps_change_no_answer(llm, prompts, lookahead):
+    sampling = [params(form, seed, temperature=1.0) for seed, form in enumerate(FORMS)]
+    expected = llm.generate(prompts[:4], sampling)
+    driver = StepDriver(llm.capabilities, EngineConfig(lookahead=lookahead))
+    driver.runner = FlakyRunner(llm._runner, {3, 45})  # between them the trials end
+    ids = [
+        driver.add(EngineRequest(output.prompt_token_ids, settings))
+        for output, settings in zip(expected, sampling, strict=True)
+    ]
+    driver.run()
+    assert driver.core.stats().counters.num_failed_steps == 2
+    assert [tuple(driver.tokens[i]) for i in ids] == [output.token_ids for output in expected]
+    assert [driver.ends[i].finish_reason for i in ids] == [o.finish_reason for o in expected]

@@ -189,6 +189,36 @@ def test_modelslim_norm_bias_is_refused_unless_zero(tmp_path):
         open_checkpoint(tmp_path)
 
 
+ATTENTION = [f"model.layers.0.self_attn.{name}" for name in ("q_proj", "k_proj", "v_proj")]
+
+
+def test_modelslim_smoothed_norm_is_the_one_that_quantised_linears_read(tmp_path):
+    kinds = dict.fromkeys(ATTENTION, "FLOAT")
+    make_modelslim_qwen3(tmp_path, kinds, default="W8A8", has_smoothed_norms=True, **SMALL)
+    stored = load_file(tmp_path / NAME)
+    norms = [f"model.layers.{layer}.input_layernorm" for layer in range(2)]
+    with open_checkpoint(tmp_path) as checkpoint:
+        found = [checkpoint.tensor(f"{norm}.weight") for norm in norms]
+    assert torch.equal(found[0], stored[f"{norms[0]}.weight"].float())
+    assert torch.equal(found[1], stored[f"{norms[1]}.module.weight"].float())
+    assert torch.equal(2 * found[1], stored[f"{norms[1]}.weight"].float())
+
+
+def test_modelslim_smoothed_norm_of_linears_of_both_kinds_is_refused(tmp_path):
+    kinds = {ATTENTION[1]: "FLOAT"}
+    make_modelslim_qwen3(tmp_path, kinds, has_smoothed_norms=True, **SMALL)
+    with pytest.raises(CheckpointError, match="q_proj int8, k_proj FLOAT, v_proj int8"):
+        open_checkpoint(tmp_path)
+
+
+def test_modelslim_smoothed_norm_with_a_bias_is_refused(tmp_path):
+    make_modelslim_qwen3(tmp_path, has_smoothed_norms=True, **SMALL)
+    bias = "model.layers.0.input_layernorm.module.bias"
+    edit_tensors(tmp_path / NAME, drop=(bias,), add={bias: torch.ones(32)})
+    with pytest.raises(CheckpointError, match=r"asymmetric outlier\s+suppression"):
+        open_checkpoint(tmp_path)
+
+
 def test_modelslim_missing_scale_is_refused_by_name(tmp_path):
     make_modelslim_qwen3(tmp_path, **SMALL)
     edit_tensors(tmp_path / NAME, drop=(f"{Q_PROJ}.weight_scale",))

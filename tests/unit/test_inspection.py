@@ -9,6 +9,7 @@ from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.runner.inspection import inspect_checkpoint, layer_ranges
+from tests.checkpoints import edit_json
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "checkpoints"
 # Of the fixtures' shape: hidden 32, 2 layers, 2 heads and 1 KV head of 16, intermediate 48.
@@ -46,6 +47,26 @@ def test_inspection_of_a_model_that_does_not_fit_says_so():
     with open_checkpoint(FIXTURES / "torchao") as checkpoint:
         with pytest.raises(ConfigError, match="at least 2 are needed"):
             inspect_checkpoint(checkpoint, EngineConfig(), 42_000)
+
+
+def test_inspection_of_a_bf16_cache_counts_two_bytes_and_no_scales():
+    found = inspect_fixture("llmcompressor_w8a8", kv_cache_bytes=2**16, kv_cache_dtype="bf16")
+    assert found.kv_cache_dtype == "bf16"
+    assert found.kv_block_bytes == 2 * 1 * 32 * 2 * 2 * 16
+    assert found.num_kv_blocks == 2**16 // found.kv_block_bytes
+    assert inspect_fixture("llmcompressor_w8a8", enable=("bf16_kv_cache",)).kv_cache_dtype == "bf16"
+
+
+def test_inspection_with_yarn_counts_the_stretched_context(tmp_path):
+    for file in (FIXTURES / "llmcompressor_w8a8").iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    yarn = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
+    edit_json(tmp_path / "config.json", rope_parameters=yarn)
+    with open_checkpoint(tmp_path) as checkpoint:
+        found = inspect_checkpoint(checkpoint, EngineConfig(), 2**30)
+        assert found.max_model_len == 4 * 256
+        with pytest.raises(ConfigError, match="made for 1024 positions"):
+            inspect_checkpoint(checkpoint, EngineConfig(max_model_len=1025), 2**30)
 
 
 @pytest.mark.parametrize(

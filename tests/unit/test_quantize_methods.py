@@ -66,6 +66,24 @@ def test_gptq_lowers_the_output_error_of_rounding_on_correlated_inputs():
     assert error(gptq_quantize(weight, scale, factor)) < 0.75 * error(rounded)
 
 
+@pytest.mark.parametrize("tile", [64, 100, 1024])
+def test_gptq_factor_is_the_upper_one_of_the_damped_inverse(tile):
+    x = correlated_inputs(1000, 200)
+    hessian = x.T @ x
+    damped = hessian.double()
+    damped.diagonal().add_(0.01 * hessian.diagonal().double().mean())
+    expected = torch.linalg.cholesky(torch.linalg.inv(damped), upper=True)
+    factor = inverse_factor(hessian, tile=tile)
+    assert factor.data_ptr() == hessian.data_ptr()
+    torch.testing.assert_close(factor.double(), expected, rtol=0, atol=1e-5 * expected.max())
+    assert not factor.tril(-1).any()
+
+
+def test_gptq_hessian_that_is_not_positive_definite_is_refused():
+    with pytest.raises(ValueError, match="more damping"):
+        inverse_factor(torch.tensor([[1.0, 5.0], [5.0, 1.0]]))
+
+
 def test_gptq_with_uncorrelated_inputs_is_round_to_nearest():
     weight = torch.randn(8, 130, generator=torch.Generator().manual_seed(2))
     scale = search_weight_scale(weight, search="absmax")
@@ -97,8 +115,12 @@ def test_smoothing_changes_nothing_in_exact_arithmetic_and_flattens_outliers():
     assert flat.max() / flat.median() < 0.3 * absmax.max() / absmax.median()
 
 
-def test_layer_forward_equals_transformers(tmp_path):
-    model = make_random_qwen3(tmp_path, dtype=torch.float32, layers=1)
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16}
+
+
+@pytest.mark.parametrize("rope_scaling", [None, YARN], ids=["plain", "yarn"])
+def test_layer_forward_equals_transformers(tmp_path, rope_scaling):
+    model = make_random_qwen3(tmp_path, dtype=torch.float32, layers=1, rope_scaling=rope_scaling)
     layer = model.model.layers[0]
     state = {name.removesuffix(".weight"): t for name, t in layer.state_dict().items()}
     short = {name.split(".")[-1] if "proj" in name else name: t for name, t in state.items()}

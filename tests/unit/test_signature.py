@@ -141,7 +141,8 @@ def resident_bytes():
 
 
 def test_compiling_qwen3_14b_allocates_no_tensors():
-    dims = {**QWEN3_14B.static_dims(), "BLOCK_SIZE": 32, "MAX_POSITIONS": 40960}
+    cache_dims = qwen3.kv_cache_dims(32, is_bf16=False)
+    dims = {**QWEN3_14B.static_dims(), **cache_dims, "MAX_POSITIONS": 40960}
     compiler = Compiler(CpuBackend())
     before = resident_bytes()
     for fn in (qwen3.prefill, qwen3.decode, qwen3.sample):

@@ -244,7 +244,7 @@ def _check_limits(program: Program) -> None:
                     f"{program.signature.name}: {node.inputs[2].name!r} has {in_features} inputs, "
                     f"the CPU kernels sum at most {MAX_IN_FEATURES} in int32"
                 )
-        if node.op == "qk_norm_rope_cache":
+        if node.op in ("qk_norm_rope_cache", "qk_norm_rope_cache_bf16"):
             head_dim = node.updates[0].shape[4]
             if isinstance(head_dim, int) and (head_dim > MAX_HEAD_DIM or head_dim % 2):
                 raise SignatureError(

@@ -2,6 +2,10 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
@@ -11,7 +15,7 @@ namespace qw {
 
 extern const KernelTable kernels_portable;
 #if defined(__x86_64__)
-extern const KernelTable kernels_avx512vnni, kernels_avxvnni, kernels_avx2;
+extern const KernelTable kernels_amx, kernels_avx512vnni, kernels_avxvnni, kernels_avx2;
 #elif defined(__aarch64__)
 extern const KernelTable kernels_neon;
 #endif
@@ -37,6 +41,16 @@ unsigned saved_states() {
   return low;
 }
 
+// Asks the kernel to save tiles for this process and its children, as it does on request only.
+bool may_use_tiles() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, Linux 5.16
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
 std::vector<InstructionPath> detect() {
   const CpuId basic(1, 0), extended(7, 0), extended1(7, 1);
   const unsigned states = bit(basic.ecx, 27) ? saved_states() : 0;
@@ -46,7 +60,12 @@ std::vector<InstructionPath> detect() {
   // F, DQ, BW, VL and VNNI.
   const bool avx512 = avx2 && saves_zmm && bit(extended.ebx, 16) && bit(extended.ebx, 17) &&
                       bit(extended.ebx, 30) && bit(extended.ebx, 31) && bit(extended.ecx, 11);
-  return {{"avx512vnni", &kernels_avx512vnni, avx512},
+  // Tiles, and their products of int8 and bfloat16.
+  const bool has_amx = (states & 0x60000) == 0x60000 && bit(extended.edx, 24) &&
+                       bit(extended.edx, 25) && bit(extended.edx, 22) &&
+                       bit(extended1.eax, 5);  // and conversions to bfloat16
+  return {{"amx", &kernels_amx, avx512 && has_amx && may_use_tiles()},
+          {"avx512vnni", &kernels_avx512vnni, avx512},
           {"avxvnni", &kernels_avxvnni, avxvnni},
           {"avx2", &kernels_avx2, avx2},
           {"portable", &kernels_portable, true}};

@@ -78,10 +78,12 @@ struct SiluMulArgs {
   int64_t rows, width;
 };
 
-// One layer's part of the paged cache: [blocks, kv_heads, block_size, head_dim] and scales.
+// One layer's part of the paged cache: [blocks, kv_heads, block_size, head_dim] of int8_t with
+// scales, or of uint16_t (bfloat16) whose scales are null.
+template <class Element>
 struct CacheView {
-  int8_t* k;
-  int8_t* v;
+  Element* k;
+  Element* v;
   float* k_scale;
   float* v_scale;
   int64_t kv_heads, block_size, head_dim;
@@ -92,6 +94,7 @@ struct CacheView {
   }
 };
 
+template <class Element>
 struct RopeCacheArgs {
   const float* qkv;
   const float* q_norm;
@@ -99,15 +102,16 @@ struct RopeCacheArgs {
   const float* rope;
   const int32_t* positions;
   const int32_t* slots;
-  CacheView cache;
+  CacheView<Element> cache;
   float* q;
   int64_t rows, num_heads;
   float eps;
 };
 
+template <class Element>
 struct AttentionArgs {
   const float* q;
-  CacheView cache;
+  CacheView<Element> cache;
   const int32_t* block_tables;
   int64_t table_stride;
   const int32_t* context_lens;
@@ -165,14 +169,16 @@ struct KernelTable {
   void (*quantize)(const QuantizeArgs&, Team&);
   void (*silu_mul_quant)(const SiluMulQuantArgs&, Team&);
   void (*linear)(const LinearArgs&, Team&);
-  void (*qk_norm_rope_cache)(const RopeCacheArgs&, Team&);
-  void (*attention)(const AttentionArgs&, Team&);
+  void (*qk_norm_rope_cache)(const RopeCacheArgs<int8_t>&, Team&);
+  void (*attention)(const AttentionArgs<int8_t>&, Team&);
   void (*gather_rows)(const GatherArgs&, Team&);
   void (*lm_head)(const LmHeadArgs&, Team&);
   void (*sample)(const SampleArgs&, Team&);
   void (*linear_bf16)(const LinearBf16Args&, Team&);
   void (*concat)(const ConcatArgs&, Team&);
   void (*silu_mul)(const SiluMulArgs&, Team&);
+  void (*qk_norm_rope_cache_bf16)(const RopeCacheArgs<uint16_t>&, Team&);
+  void (*attention_bf16)(const AttentionArgs<uint16_t>&, Team&);
   // What the machine can do at most; see isa/probe.h.
   int64_t (*multiply_in_registers)(int64_t rounds);
   void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes);

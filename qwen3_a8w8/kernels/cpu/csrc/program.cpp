@@ -25,6 +25,8 @@ Op op_from_name(const std::string& name) {
       {"linear_bf16_add", Op::kLinearBf16Add},
       {"concat", Op::kConcat},
       {"silu_mul", Op::kSiluMul},
+      {"qk_norm_rope_cache_bf16", Op::kQkNormRopeCacheBf16},
+      {"attention_bf16", Op::kAttentionBf16},
   };
   const auto found = ops.find(name);
   if (found == ops.end()) throw std::invalid_argument("no CPU kernel for the op '" + name + "'");
@@ -85,17 +87,38 @@ struct Program::Replay {
     const int64_t width = extent(ref, 1);
     return {at<int8_t>(ref), is_ours ? quantised_stride(width) : width, is_ours};
   }
-  CacheView cache(const std::vector<int>& refs, int64_t layer) const {
-    CacheView view;
+  // The four arguments of the cache; one of bfloat16 has no scales.
+  template <class Element>
+  CacheView<Element> cache(const int* refs, int64_t layer) const {
+    CacheView<Element> view;
     view.kv_heads = extent(refs[0], 2);
     view.block_size = extent(refs[0], 3);
     view.head_dim = extent(refs[0], 4);
     const int64_t first = layer * extent(refs[0], 1) * view.kv_heads * view.block_size;
-    view.k = at<int8_t>(refs[0]) + first * view.head_dim;
-    view.v = at<int8_t>(refs[1]) + first * view.head_dim;
-    view.k_scale = at<float>(refs[2]) + first;
-    view.v_scale = at<float>(refs[3]) + first;
+    view.k = at<Element>(refs[0]) + first * view.head_dim;
+    view.v = at<Element>(refs[1]) + first * view.head_dim;
+    const bool has_scales = extent(refs[2], 3) != 0;
+    view.k_scale = has_scales ? at<float>(refs[2]) + first : nullptr;
+    view.v_scale = has_scales ? at<float>(refs[3]) + first : nullptr;
     return view;
+  }
+  template <class Element>
+  RopeCacheArgs<Element> rope_cache(const NodeInfo& node) const {
+    const auto& in = node.inputs;
+    const CacheView<Element> view = cache<Element>(node.updates.data(), node.layer);
+    return {at<const float>(in[0]), at<const float>(in[1]), at<const float>(in[2]),
+            at<const float>(in[3]), at<const int32_t>(in[4]), at<const int32_t>(in[5]), view,
+            at<float>(node.outputs[0]), rows(in[0]),
+            extent(node.outputs[0], 1) / view.head_dim, static_cast<float>(node.value)};
+  }
+  template <class Element>
+  AttentionArgs<Element> attention(const NodeInfo& node) const {
+    const auto& in = node.inputs;
+    const CacheView<Element> view = cache<Element>(&in[1], node.layer);
+    return {at<const float>(in[0]), view, at<const int32_t>(in[5]), extent(in[5], 1),
+            at<const int32_t>(in[6]), in.size() > 7 ? at<const int32_t>(in[7]) : nullptr,
+            at<float>(node.outputs[0]), rows(in[0]), extent(in[0], 1) / view.head_dim,
+            static_cast<float>(node.value)};
   }
   void execute(const NodeInfo& node) const;
   void linear(const NodeInfo& node) const;
@@ -195,24 +218,18 @@ void Program::Replay::execute(const NodeInfo& node) const {
     case Op::kLinearAdd:
       linear(node);
       break;
-    case Op::kQkNormRopeCache: {
-      const CacheView view = cache(node.updates, node.layer);
-      kernels.qk_norm_rope_cache(
-          {at<const float>(in[0]), at<const float>(in[1]), at<const float>(in[2]),
-           at<const float>(in[3]), at<const int32_t>(in[4]), at<const int32_t>(in[5]), view,
-           at<float>(out[0]), rows(in[0]), extent(out[0], 1) / view.head_dim, value},
-          team);
+    case Op::kQkNormRopeCache:
+      kernels.qk_norm_rope_cache(rope_cache<int8_t>(node), team);
       break;
-    }
-    case Op::kAttention: {
-      const CacheView view = cache({in[1], in[2], in[3], in[4]}, node.layer);
-      kernels.attention({at<const float>(in[0]), view, at<const int32_t>(in[5]), extent(in[5], 1),
-                         at<const int32_t>(in[6]),
-                         in.size() > 7 ? at<const int32_t>(in[7]) : nullptr, at<float>(out[0]),
-                         rows(in[0]), extent(in[0], 1) / view.head_dim, value},
-                        team);
+    case Op::kQkNormRopeCacheBf16:
+      kernels.qk_norm_rope_cache_bf16(rope_cache<uint16_t>(node), team);
       break;
-    }
+    case Op::kAttention:
+      kernels.attention(attention<int8_t>(node), team);
+      break;
+    case Op::kAttentionBf16:
+      kernels.attention_bf16(attention<uint16_t>(node), team);
+      break;
     case Op::kGatherRows:
       kernels.gather_rows({at<const float>(in[0]), at<const int32_t>(in[1]), at<float>(out[0]),
                            rows(in[1]), extent(in[0], 1)},

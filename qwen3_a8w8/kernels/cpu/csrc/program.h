@@ -32,6 +32,8 @@ enum class Op {
   kLinearBf16Add,
   kConcat,
   kSiluMul,
+  kQkNormRopeCacheBf16,
+  kAttentionBf16,
 };
 
 struct RefInfo {

@@ -17,6 +17,12 @@ namespace {
 // than anything a user would notice as a busy idle process.
 constexpr int kSpins = 2000;
 
+// A range of chunks in one word, so that both ends are claimed in one step.
+inline uint64_t range_of(uint64_t begin, uint64_t end) { return end << 32 | begin; }
+inline uint64_t first_of(uint64_t range) { return range & 0xffffffffu; }
+inline uint64_t end_of(uint64_t range) { return range >> 32; }
+inline bool is_empty(uint64_t range) { return first_of(range) >= end_of(range); }
+
 inline void pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -73,7 +79,7 @@ void ThreadPool::start() {
   sleep_ = new Sleep;
   sleepers_ = 0;
   caller_sleeps_ = false;
-  ticket_ = 0;
+  ranges_ = std::make_unique<Range[]>(num_threads_);
   for (int i = 1; i < num_threads_; ++i) {
     workers_.push_back(std::make_unique<Worker>(Worker{this, i, {}}));
     Worker* worker = workers_.back().get();
@@ -132,23 +138,33 @@ void* ThreadPool::entry(void* argument) {
 }
 
 bool ThreadPool::has_chunks() const {
-  const uint64_t ticket = ticket_.load();
-  return (ticket & 0xffffffffu) < (ticket >> 32);
+  for (int i = 0; i < num_threads_; ++i) {
+    if (!is_empty(ranges_[i].chunks.load())) return true;
+  }
+  return false;
+}
+
+bool ThreadPool::take_chunk(int thread, int64_t& chunk) {
+  for (int i = 0; i < num_threads_; ++i) {
+    std::atomic<uint64_t>& chunks = ranges_[(thread + i) % num_threads_].chunks;
+    uint64_t range = chunks.load(std::memory_order_acquire);
+    while (!is_empty(range)) {
+      const uint64_t begin = first_of(range), end = end_of(range);
+      const uint64_t rest = i == 0 ? range_of(begin + 1, end) : range_of(begin, end - 1);
+      // A thread that comes late can't take a chunk of a job whose task it hasn't read: the
+      // job's fields are stable from before its ranges are stored until all of its chunks, the
+      // one claimed here included, are done.
+      if (!chunks.compare_exchange_weak(range, rest, std::memory_order_acq_rel)) continue;
+      chunk = static_cast<int64_t>(i == 0 ? begin : end - 1);
+      return true;
+    }
+  }
+  return false;
 }
 
 void ThreadPool::take_chunks(int thread) {
   int64_t taken = 0;
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while ((ticket & 0xffffffffu) < (ticket >> 32)) {
-    // Number and next chunk are claimed in one step, so a thread that comes late can't take a
-    // chunk of a job whose task it hasn't read: the job's fields are stable until all of its
-    // chunks, ours included, are done.
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1, std::memory_order_acq_rel)) continue;
-    task_(context_, static_cast<int64_t>(ticket & 0xffffffffu), thread);
-    ++taken;
-    ticket = ticket_.load(std::memory_order_acquire);
-    if ((ticket & 0xffffffffu) >= (ticket >> 32)) break;
-  }
+  for (int64_t chunk = 0; take_chunk(thread, chunk); ++taken) task_(context_, chunk, thread);
   if (taken == 0) return;
   const int64_t count = count_;
   if (done_.fetch_add(taken) + taken == count && thread != 0 && caller_sleeps_.load()) {
@@ -184,7 +200,9 @@ void ThreadPool::parallel(int64_t count, Task task, void* context) {
   context_ = context;
   count_ = count;
   done_.store(0, std::memory_order_relaxed);
-  ticket_.store(static_cast<uint64_t>(count) << 32);
+  for (int i = 0; i < num_threads_; ++i) {
+    ranges_[i].chunks.store(range_of(count * i / num_threads_, count * (i + 1) / num_threads_));
+  }
   if (sleepers_.load() > 0) {
     std::lock_guard<std::mutex> lock(sleep_->mutex);
     sleep_->work.notify_all();

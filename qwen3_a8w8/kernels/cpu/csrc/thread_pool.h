@@ -1,5 +1,6 @@
-// A pool whose threads take chunks from one atomic counter, so that a thread that loses its
-// core to a neighbour process delays the others by one chunk at most.
+// A pool whose threads each take the chunks of a range of their own from the front, so that a
+// thread reads memory in order, and then those of the others from the back, so that one that
+// loses its core to a neighbour process delays the others by one chunk at most.
 #pragma once
 
 #include <pthread.h>
@@ -65,8 +66,14 @@ class ThreadPool final : public Team {
   AlignedBuffer shared_;
   std::mutex run_mutex_;
 
-  // High word: number of chunks of the current job; low word: the next one to take.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  // Chunks of the current job that a thread begins with: the next one in the low word, the end in
+  // the high one.
+  struct alignas(64) Range {
+    std::atomic<uint64_t> chunks{0};
+  };
+  bool take_chunk(int thread, int64_t& chunk);
+
+  std::unique_ptr<Range[]> ranges_;
   alignas(64) std::atomic<int64_t> done_{0};
   alignas(64) Task task_ = nullptr;
   void* context_ = nullptr;

@@ -1,4 +1,5 @@
-// Attention over the paged int8 cache, one arithmetic for decode and prefill.
+// Attention over the paged cache, one arithmetic for decode and prefill, and for int8 and
+// bfloat16 elements (whose k_scale and v_scale are 1).
 //
 // A sequence's positions are cut into chunks of 256. Within a chunk a (token, head) gets
 //   s[p] = (q . k[p]) * (scale * k_scale[p]), summed over the head dimension in order,
@@ -9,9 +10,16 @@
 // threads while prefill walks them for a block of tokens, with the same bits.
 #pragma once
 
+#include <type_traits>
+
+#include "bf16_cache.h"
 #include "rows.h"
 #include "sgemm.h"
 #include "widen.h"
+
+#if defined(__AMX_BF16__)
+#include "attention_amx.h"
+#endif
 
 namespace {
 
@@ -31,13 +39,22 @@ struct AttentionScratch {
   float* partial;  // [rows][padded head dim]
   float* m;        // [rows]
   float* l;        // [rows]
+  char* tiles;     // an AmxChunk's
 
   static int64_t floats(int64_t rows, int64_t padded_dim) {
     return rows * (kContextChunk + padded_dim) + kTilePositions * padded_dim +
-           2 * qw::round_up(rows, 16);
+           2 * qw::round_up(rows, 16) + tile_floats(padded_dim);
+  }
+  static int64_t tile_floats(int64_t padded_dim) {
+#if defined(__AMX_BF16__)
+    return AmxChunk::bytes(padded_dim) / static_cast<int64_t>(sizeof(float));
+#else
+    return 0 * padded_dim;
+#endif
   }
   AttentionScratch(char* memory, int64_t rows, int64_t padded_dim) {
-    scores = reinterpret_cast<float*>(memory);
+    tiles = memory;
+    scores = reinterpret_cast<float*>(memory) + tile_floats(padded_dim);
     tile = scores + rows * kContextChunk;
     partial = tile + kTilePositions * padded_dim;
     m = partial + rows * padded_dim;
@@ -48,15 +65,23 @@ struct AttentionScratch {
 inline int64_t padded_head_dim(int64_t head_dim) { return qw::round_up(head_dim, kGemmColumns); }
 
 // Largest context within the chunk, and each token's own.
-inline int64_t length_in_chunk(const qw::AttentionArgs& a, int64_t token, int64_t chunk) {
+template <class Element>
+inline int64_t length_in_chunk(const qw::AttentionArgs<Element>& a, int64_t token, int64_t chunk) {
   const int64_t length = a.context_lens[token] - chunk * kContextChunk;
   return length < 0 ? 0 : length < kContextChunk ? length : kContextChunk;
 }
 
+// Scale of a cache row.
+template <class Element>
+inline float scale_at(const float* scales, int64_t row) {
+  if constexpr (std::is_same_v<Element, int8_t>) return scales[row];
+  return 1.0f;
+}
+
 // Calls fn(row of the cache, first position, count) for runs of neighbouring cache rows among
 // the positions [begin, end) of a sequence.
-template <class Fn>
-void for_runs(const qw::CacheView& cache, const QueryBlock& q, int64_t begin, int64_t end, Fn fn) {
+template <class Element, class Fn>
+void for_runs(const qw::CacheView<Element>& cache, const QueryBlock& q, int64_t begin, int64_t end, Fn fn) {
   while (begin < end) {
     const int64_t offset = begin % cache.block_size;
     const int64_t in_block = cache.block_size - offset;
@@ -64,6 +89,11 @@ void for_runs(const qw::CacheView& cache, const QueryBlock& q, int64_t begin, in
     fn(cache.row(q.table[begin / cache.block_size], q.kv_head, offset), begin, count);
     begin += count;
   }
+}
+
+inline void prefetch_lines(const void* data, int64_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  for (const char* end = p + bytes; p < end; p += 64) __builtin_prefetch(p, 0, 2);
 }
 
 // Turns a row's products into e * v_scale and gives m and l.
@@ -100,10 +130,72 @@ inline void softmax_row(float* scores, int64_t length, const float* k_factor, co
   for (; i < kContextChunk; i += W) store(scores + i, VF{});
 }
 
+// What multiplies a position's product with q and its weight; 0 past the end.
+struct ChunkFactors {
+  alignas(64) float k[kContextChunk] = {}, v[kContextChunk] = {};
+};
+
+#if defined(__AMX_BF16__)
+// The same as `attend_chunk` with tiles: partial o, m and l of all rows of a block.
+template <class Element>
+inline void attend_chunk_tiles(const qw::AttentionArgs<Element>& a, const QueryBlock& q,
+                               int64_t chunk, int64_t length, const ChunkFactors& factors,
+                               const AttentionScratch& s) {
+  const qw::CacheView<Element>& cache = a.cache;
+  const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
+  const int64_t group = a.num_heads / cache.kv_heads, rows = q.count * group;
+  const int64_t begin = chunk * kContextChunk;
+  const AmxChunk c(s.tiles, head_dim);
+  for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t at, int64_t count) {
+    narrow_rows(cache.k + row * head_dim, count, head_dim, c.k + (at - begin) * head_dim);
+    for (int64_t i = 0; i < count; ++i) {
+      interleave_row(cache.v + (row + i) * head_dim, at - begin + i, head_dim, c.v);
+    }
+  });
+  // Rounds of positions end past the context: there must be numbers, their weights are 0.
+  const int64_t end = qw::round_up(length, kAmxPositions);
+  memset(c.k + length * head_dim, 0, 2 * (end - length) * head_dim);
+  for (int64_t p = qw::round_up(length, 2); p < end; p += 2) {
+    memset(c.v + p * head_dim, 0, 4 * head_dim);
+  }
+  configure_attention();
+  for (int64_t r0 = 0; r0 < rows; r0 += kLanes) {
+    const int64_t lanes = rows - r0 < kLanes ? rows - r0 : kLanes;
+    const auto token_of = [&](int64_t r) { return q.first_token + (r0 + r) / group; };
+    VI lengths{};
+    int64_t longest = 0;
+    for (int64_t r = 0; r < lanes; ++r) {
+      const int64_t own = length_in_chunk(a, token_of(r), chunk);
+      lengths[r] = static_cast<int32_t>(own);
+      longest = own > longest ? own : longest;
+    }
+    const auto query = [&](int64_t r) {
+      const int64_t head = token_of(r) * a.num_heads + q.kv_head * group + (r0 + r) % group;
+      return a.q + head * head_dim;
+    };
+    split_queries(query, lanes, head_dim, c.q);
+    for (int64_t p = 0; p < longest; p += kAmxPositions) {
+      score_tiles(c.k + p * head_dim, c.q, head_dim, c.scores + p * kLanes);
+    }
+    VF m, l;
+    const int64_t used = qw::round_up(longest, 32);
+    softmax_lanes(c, lengths, used, factors.k, factors.v, m, l);
+    for (int64_t d = 0; d < head_dim; d += 64) output_tiles(c, d, head_dim, used);
+    for (int64_t r = 0; r < lanes; ++r) {
+      memcpy(s.partial + (r0 + r) * padded, c.out + r * head_dim, head_dim * sizeof(float));
+      s.m[r0 + r] = m[r];
+      s.l[r0 + r] = l[r];
+    }
+  }
+  _tile_release();
+}
+#endif
+
 // One chunk for all rows of a block: partial o, m and l in `s`. Rows are token by token.
-inline void attend_chunk(const qw::AttentionArgs& a, const QueryBlock& q, int64_t chunk,
+template <class Element>
+inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& q, int64_t chunk,
                          const AttentionScratch& s) {
-  const qw::CacheView& cache = a.cache;
+  const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / cache.kv_heads;
   const int64_t begin = chunk * kContextChunk;
@@ -113,13 +205,26 @@ inline void attend_chunk(const qw::AttentionArgs& a, const QueryBlock& q, int64_
     length = own > length ? own : length;
   }
 
-  alignas(64) float k_factor[kContextChunk] = {}, v_factor[kContextChunk] = {};
+  // Blocks lie anywhere: asked for all at once, their lines come side by side.
+  for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t, int64_t count) {
+    prefetch_lines(cache.k_scale + row, count * sizeof(float));
+    prefetch_lines(cache.v_scale + row, count * sizeof(float));
+    prefetch_lines(cache.k + row * head_dim, count * head_dim * sizeof(Element));
+    prefetch_lines(cache.v + row * head_dim, count * head_dim * sizeof(Element));
+  });
+  ChunkFactors factors;
   for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t at, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      k_factor[at - begin + i] = a.scale * cache.k_scale[row + i];
-      v_factor[at - begin + i] = cache.v_scale[row + i];
+      factors.k[at - begin + i] = a.scale * scale_at<Element>(cache.k_scale, row + i);
+      factors.v[at - begin + i] = scale_at<Element>(cache.v_scale, row + i);
     }
   });
+#if defined(__AMX_BF16__)
+  if (head_dim % 64 == 0) {  // for all rows of a model or for none
+    attend_chunk_tiles(a, q, chunk, length, factors, s);
+    return;
+  }
+#endif
 
   for (int64_t p = 0; p < length; p += kTilePositions) {
     const int64_t end = p + kTilePositions < length ? p + kTilePositions : length;
@@ -138,7 +243,7 @@ inline void attend_chunk(const qw::AttentionArgs& a, const QueryBlock& q, int64_
   for (int64_t r = 0; r < q.count * group; ++r) {
     const int64_t own = length_in_chunk(a, q.first_token + r / group, chunk);
     if (own > 0) {
-      softmax_row(s.scores + r * kContextChunk, own, k_factor, v_factor, s.m + r, s.l + r);
+      softmax_row(s.scores + r * kContextChunk, own, factors.k, factors.v, s.m + r, s.l + r);
     } else {
       memset(s.scores + r * kContextChunk, 0, kContextChunk * sizeof(float));
     }
@@ -180,12 +285,14 @@ inline void divide(float* o, float l, int64_t head_dim) {
   }
 }
 
-inline int64_t num_chunks(const qw::AttentionArgs& a, int64_t token) {
+template <class Element>
+inline int64_t num_chunks(const qw::AttentionArgs<Element>& a, int64_t token) {
   return qw::ceil_div(a.context_lens[token], kContextChunk);
 }
 
 // Prefill: a task walks the chunks of a block of tokens.
-inline void attend_block(const qw::AttentionArgs& a, const QueryBlock& q, char* memory) {
+template <class Element>
+inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& q, char* memory) {
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / a.cache.kv_heads, rows = q.count * group;
   const AttentionScratch s(memory, rows, padded);
@@ -214,7 +321,8 @@ inline void attend_block(const qw::AttentionArgs& a, const QueryBlock& q, char* 
   for (int64_t r = 0; r < rows; ++r) divide(out(r), l[r], head_dim);
 }
 
-inline void attend_prefill(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   const int64_t kv_heads = a.cache.kv_heads, group = a.num_heads / kv_heads;
   const int64_t most = kRowsPerTask / group > 0 ? kRowsPerTask / group : 1;
   // First tokens of the blocks; a block stays within a sequence.
@@ -239,7 +347,8 @@ inline void attend_prefill(const qw::AttentionArgs& a, qw::Team& team) {
 }
 
 // Decode: every (row, KV head, chunk) is a task; a second round merges.
-inline void attend_decode(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   const int64_t kv_heads = a.cache.kv_heads, group = a.num_heads / kv_heads;
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
   // First chunk of each row in a running count, then the partial results.
@@ -291,7 +400,8 @@ inline void attend_decode(const qw::AttentionArgs& a, qw::Team& team) {
   });
 }
 
-void attention(const qw::AttentionArgs& a, qw::Team& team) {
+template <class Element>
+void attention(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   if (a.seq_index != nullptr) {
     attend_prefill(a, team);
   } else {

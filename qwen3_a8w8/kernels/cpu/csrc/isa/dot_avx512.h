@@ -12,7 +12,8 @@ constexpr bool kUsesUnsignedWeights = true;
 constexpr int kSkinnyRows = 8;
 constexpr int kTileRows = 8;
 constexpr int kTileBlocks = 3;
-constexpr int64_t kPrefetchBytes = 4096;
+constexpr int64_t kPrefetchBytes = 2048;      // ahead in one stream of weights
+constexpr int64_t kWidePrefetchBytes = 1024;  // ahead in each of three streams
 
 inline __m512i load_512(const void* p) { return _mm512_loadu_si512(p); }
 
@@ -84,8 +85,8 @@ __attribute__((noinline)) void tile_one_row(const TileArgs& a) {
   _mm512_storeu_si512(a.acc, s0);
 }
 
-// R rows of three blocks. Meanwhile the next tiles' weights are on their way to the second-level
-// cache, two lines a step.
+// R rows of three blocks. With `kFetches` the weights come from memory and are prefetched; the
+// other row groups of the same weights find them in the first-level cache.
 template <int R, bool kFetches, size_t... I>
 inline void tile_three_blocks(const TileArgs& a, std::index_sequence<I...>) {
   __m512i sum0[R] = {load_512(a.acc + I * a.acc_stride)...};
@@ -96,8 +97,10 @@ inline void tile_three_blocks(const TileArgs& a, std::index_sequence<I...>) {
   const int8_t* x = a.x;
   for (const uint8_t* end = w + a.depth_groups * 64; w != end; x += 4 * R, w += 64) {
     if constexpr (kFetches) {
-      _mm_prefetch(reinterpret_cast<const char*>(a.ahead[0] + (w - a.w)), _MM_HINT_T1);
-      _mm_prefetch(reinterpret_cast<const char*>(a.ahead[1] + (w - a.w)), _MM_HINT_T1);
+      const uint8_t* ahead = w + kWidePrefetchBytes;
+      _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + stride), _MM_HINT_T0);
+      _mm_prefetch(reinterpret_cast<const char*>(ahead + 2 * stride), _MM_HINT_T0);
     }
     const __m512i w0 = load_512(w), w1 = load_512(w + stride), w2 = load_512(w + 2 * stride);
     (add_products(sum0[I], sum1[I], sum2[I], w0, w1, w2, x + 4 * I), ...);
@@ -109,7 +112,7 @@ inline void tile_three_blocks(const TileArgs& a, std::index_sequence<I...>) {
 
 template <int R>
 __attribute__((noinline)) void tile_wide_rows(const TileArgs& a) {
-  if (a.ahead[0] != nullptr) {
+  if (a.is_first_use) {
     tile_three_blocks<R, true>(a, std::make_index_sequence<R>());
   } else {
     tile_three_blocks<R, false>(a, std::make_index_sequence<R>());

@@ -19,7 +19,7 @@ struct TileArgs {
   int32_t* acc;             // [rows][.]: 16 sums per block
   int64_t acc_stride;       // elements
   int64_t depth_groups;
-  const uint8_t* ahead[2];  // weights to prefetch, `depth_groups` lines from each, or null
+  bool is_first_use;        // the weights come from memory
 };
 
 using TileFn = void (*)(const TileArgs&);
@@ -31,6 +31,8 @@ using TileFn = void (*)(const TileArgs&);
 namespace {
 
 constexpr int64_t kPieceGroups = 128;        // depth groups of a piece: 8 KiB of a block
+constexpr int64_t kFewRows = 4 * kTileRows;  // with so few, pieces are half as long
+constexpr int64_t kNearRows = 64;            // most rows whose results are read from a cache
 constexpr int64_t kRowsPerPass = 512;        // rows whose sums stay in the second-level cache
 constexpr int64_t kChunkBytes = 384 * 1024;  // weights of one chunk when memory is the limit
 constexpr int64_t kNearBytes = 1 << 20;      // activations that stay in the second-level cache
@@ -83,9 +85,10 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
   });
 }
 
-// y = acc * x_scale * w_scale (+ residual) for one row of a chunk.
+// y = acc * x_scale * w_scale (+ residual) for `count` channels of one row. `is_streamed`: y goes
+// past the caches, so that its old lines aren't read first.
 inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row, int64_t begin,
-                       int64_t count) {
+                       int64_t count, bool is_streamed) {
   const VF x_scale = splat(a.x_scale[row]);
   const int64_t at = row * a.weight.out_features + begin;
   for (int64_t i = 0; i < count; i += W) {
@@ -94,8 +97,18 @@ inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row,
     memcpy(&sums, acc + i, sizeof sums);  // the buffer covers whole blocks of 16
     VF y = to_float(sums) * x_scale * load_upto(a.w_scale + begin + i, n);
     if (a.residual != nullptr) y = load_upto(a.residual + at + i, n) + y;
-    store_upto(a.y + at + i, y, n);
+    if (is_streamed && n == W) {
+      store_streamed(a.y + at + i, y);
+    } else {
+      store_upto(a.y + at + i, y, n);
+    }
   }
+}
+
+// Whether results are too many to be read from a cache afterwards, and aligned.
+inline bool streams_results(const qw::LinearArgs& a) {
+  return a.rows > kNearRows && a.weight.out_features % W == 0 &&
+         reinterpret_cast<uintptr_t>(a.y) % sizeof(VF) == 0;
 }
 
 // How the work on a range of blocks is ordered.
@@ -115,37 +128,51 @@ inline Step step_at(const Cut& cut, int64_t index, int64_t columns, int64_t piec
   return {column * cut.tile_blocks, piece * cut.piece_groups};
 }
 
-// Row groups [g0, g1) of one range of blocks; `acc` holds their sums, rows x channels.
-inline void add_all_products(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
-                             int64_t first_block, int64_t num_blocks, int64_t g0, int64_t g1,
-                             int32_t* acc) {
-  const int64_t channels = num_blocks * qw::kChannelsPerBlock;
+// Row groups [g0, g1) of one range of blocks. `acc` holds the sums, tile by tile: a tile begins
+// at its first piece and is finished after its last one while its sums are near.
+inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
+                        int64_t first_block, int64_t num_blocks, int64_t g0, int64_t g1,
+                        int32_t* acc) {
   const int64_t stride = a.weight.block_bytes();
   const uint8_t* weights = a.weight.data + first_block * stride;
   const int64_t columns = qw::ceil_div(num_blocks, cut.tile_blocks);
   const int64_t pieces = qw::ceil_div(packed.depth_groups, cut.piece_groups);
+  const bool is_streamed = streams_results(a);
+  TileArgs tile;
+  tile.w_block_stride = stride;
+  tile.acc_stride = cut.tile_blocks * qw::kChannelsPerBlock;
+  const int64_t tile_sums = packed.group_rows * tile.acc_stride;
   for (int64_t i = 0; i < columns * pieces; ++i) {
     const Step step = step_at(cut, i, columns, pieces);
     const int64_t left = packed.depth_groups - step.first_group;
-    const bool is_wide = cut.tile_blocks > 1 && num_blocks - step.block >= cut.tile_blocks;
-    const int64_t past = step.block + cut.tile_blocks;
-    const int64_t end = past < num_blocks ? past : num_blocks;
-    const Step next = step_at(cut, i + 1 < columns * pieces ? i + 1 : i, columns, pieces);
-    const uint8_t* next_weights = weights + next.block * stride + next.first_group * 64;
-    TileArgs tile;
-    tile.w_block_stride = stride;
-    tile.acc_stride = channels;
-    tile.depth_groups = left < cut.piece_groups ? left : cut.piece_groups;
+    const bool is_first = step.first_group == 0, is_last = left <= cut.piece_groups;
+    const int64_t blocks = num_blocks - step.block < cut.tile_blocks ? num_blocks - step.block
+                                                                     : cut.tile_blocks;
+    const bool is_wide = cut.tile_blocks > 1 && blocks == cut.tile_blocks;
+    const int64_t begin = (first_block + step.block) * qw::kChannelsPerBlock;
+    const int64_t channels = blocks * qw::kChannelsPerBlock;
+    const int64_t beyond = a.weight.out_features - begin;
+    tile.depth_groups = is_last ? left : cut.piece_groups;
     for (int64_t g = g0; g < g1; ++g) {
       const int rows = static_cast<int>(packed.rows_of(g));
+      const int64_t row0 = g * packed.group_rows;
+      int32_t* sums = acc + (step.block / cut.tile_blocks * (g1 - g0) + g - g0) * tile_sums;
+      for (int64_t r = 0; is_first && r < rows; ++r) {
+        const VI start = splat_int(kUsesUnsignedWeights ? -128 * packed.sums[row0 + r] : 0);
+        for (int64_t c = 0; c < channels; c += W) {
+          memcpy(sums + r * tile.acc_stride + c, &start, sizeof start);
+        }
+      }
       tile.x = packed.piece(g, step.first_group);
-      for (int64_t block = step.block; block < end; block += is_wide ? cut.tile_blocks : 1) {
-        tile.w = weights + block * stride + step.first_group * 64;
-        tile.acc = acc + (g - g0) * packed.group_rows * channels + block * qw::kChannelsPerBlock;
-        // The first two groups fetch the three blocks of the next step.
-        tile.ahead[0] = g == g0 ? next_weights : g == g0 + 1 ? next_weights + 2 * stride : nullptr;
-        tile.ahead[1] = g == g0 ? next_weights + stride : tile.w;
+      tile.is_first_use = g == g0;
+      for (int64_t block = 0; block < blocks; block += is_wide ? cut.tile_blocks : 1) {
+        tile.w = weights + (step.block + block) * stride + step.first_group * 64;
+        tile.acc = sums + block * qw::kChannelsPerBlock;
         (is_wide ? tile_wide(rows) : tile_skinny(rows))(tile);
+      }
+      for (int64_t r = 0; is_last && r < rows; ++r) {
+        finish_row(a, sums + r * tile.acc_stride, row0 + r, begin,
+                   beyond < channels ? beyond : channels, is_streamed);
       }
     }
   }
@@ -154,25 +181,13 @@ inline void add_all_products(const qw::LinearArgs& a, const PackedRows& packed, 
 // All rows of one range of blocks.
 inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
                          int64_t first_block, int64_t num_blocks, int32_t* acc) {
-  const int64_t channels = num_blocks * qw::kChannelsPerBlock;
-  const int64_t begin = first_block * qw::kChannelsPerBlock;
-  const int64_t left = a.weight.out_features - begin;
   const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
   for (int64_t g0 = 0; g0 < packed.groups(); g0 += groups_per_pass) {
-    const bool is_last = packed.groups() - g0 <= groups_per_pass;
-    const int64_t g1 = is_last ? packed.groups() : g0 + groups_per_pass;
-    const int64_t row0 = g0 * packed.group_rows;
-    const int64_t row1 = is_last ? packed.rows : g1 * packed.group_rows;
-    for (int64_t row = row0; row < row1; ++row) {
-      int32_t* sums = acc + (row - row0) * channels;
-      const int32_t start = kUsesUnsignedWeights ? -128 * packed.sums[row] : 0;
-      for (int64_t i = 0; i < channels; ++i) sums[i] = start;
-    }
-    add_all_products(a, packed, cut, first_block, num_blocks, g0, g1, acc);
-    for (int64_t row = row0; row < row1; ++row) {
-      finish_row(a, acc + (row - row0) * channels, row, begin, left < channels ? left : channels);
-    }
+    const int64_t left = packed.groups() - g0;
+    const int64_t g1 = g0 + (left < groups_per_pass ? left : groups_per_pass);
+    linear_pass(a, packed, cut, first_block, num_blocks, g0, g1, acc);
   }
+  finish_streaming();
 }
 
 inline Cut choose_cut(const qw::LinearArgs& a, int threads) {
@@ -180,7 +195,9 @@ inline Cut choose_cut(const qw::LinearArgs& a, int threads) {
   const bool is_skinny = a.rows <= kSkinnyRows;
   Cut cut;
   cut.tile_blocks = is_skinny ? 1 : kTileBlocks;
-  cut.piece_groups = is_skinny ? depth_groups : kPieceGroups;
+  cut.piece_groups = is_skinny             ? depth_groups
+                     : a.rows <= kFewRows ? kPieceGroups / 2
+                                          : kPieceGroups;
   // Many rows don't stay near from one tile column to the next: then several columns share a
   // piece of them.
   cut.is_depth_outer = !is_skinny && a.rows * depth_groups * 4 > kNearBytes;
@@ -215,8 +232,11 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
     packed.sums = reinterpret_cast<int32_t*>(memory + packed_bytes);
     pack_rows(a, packed, team);
   }
-  const int64_t pass_rows = a.rows < kRowsPerPass ? a.rows : kRowsPerPass;
-  const int64_t acc_bytes = pass_rows * cut.chunk_blocks * qw::kChannelsPerBlock * sizeof(int32_t);
+  const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
+  const int64_t groups = packed.groups() < groups_per_pass ? packed.groups() : groups_per_pass;
+  const int64_t acc_bytes = groups * packed.group_rows *
+                            qw::round_up(cut.chunk_blocks, cut.tile_blocks) *
+                            qw::kChannelsPerBlock * sizeof(int32_t);
   const auto chunk = [&](int64_t begin, int64_t end, int thread) {
     auto* acc = reinterpret_cast<int32_t*>(team.scratch(thread, acc_bytes));
     linear_chunk(a, packed, cut, begin, end - begin, acc);

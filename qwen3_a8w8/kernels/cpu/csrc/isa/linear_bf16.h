@@ -2,13 +2,13 @@
 // columns, and the gated activation without its quantiser.
 #pragma once
 
-#include "lm_head.h"
+#include "products.h"
 
 namespace {
 
 // The arithmetic of the output projection: a (row, channel) pair is one chain of multiply-adds.
 void linear_bf16(const qw::LinearBf16Args& a, qw::Team& team) {
-  lm_head({a.x, a.weight, a.y, a.rows, a.width, a.channels}, team);
+  kLmHead({a.x, a.weight, a.y, a.rows, a.width, a.channels}, team);
   if (a.residual == nullptr) return;
   parallel_ranges(team, a.rows, row_grain(a.channels), [&](int64_t begin, int64_t end, int) {
     const int64_t last = end * a.channels;

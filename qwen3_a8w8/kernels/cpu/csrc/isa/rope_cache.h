@@ -1,6 +1,7 @@
-// Per-head norms and rotation of q and k; k and v go quantised into the cache.
+// Per-head norms and rotation of q and k; k and v go into the cache, quantised or as bfloat16.
 #pragma once
 
+#include "bf16_cache.h"
 #include "rows.h"
 
 namespace {
@@ -25,8 +26,14 @@ inline float quantise_head(const float* x, int64_t head_dim, int8_t* q) {
   return quantise_row(head_dim, produce, q, false);
 }
 
-void qk_norm_rope_cache(const qw::RopeCacheArgs& a, qw::Team& team) {
-  const qw::CacheView& cache = a.cache;
+// Writes one head of a token to `to`; gives its scale to `scale[index]`.
+inline void store_head(const float* x, int64_t head_dim, int8_t* to, float* scale, int64_t index) {
+  scale[index] = quantise_head(x, head_dim, to);
+}
+
+template <class Element>
+void qk_norm_rope_cache(const qw::RopeCacheArgs<Element>& a, qw::Team& team) {
+  const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, kv_heads = cache.kv_heads;
   const int64_t q_size = a.num_heads * head_dim;
   const int64_t width = q_size + 2 * kv_heads * head_dim;
@@ -46,9 +53,9 @@ void qk_norm_rope_cache(const qw::RopeCacheArgs& a, qw::Team& team) {
       const int64_t index = cache.row(block, head, offset);
       float key[qw::kMaxHeadDim];
       norm_rotate(row + q_size + head * head_dim, a.k_norm, rope, head_dim, a.eps, key);
-      cache.k_scale[index] = quantise_head(key, head_dim, cache.k + index * head_dim);
+      store_head(key, head_dim, cache.k + index * head_dim, cache.k_scale, index);
       const float* value = row + q_size + (kv_heads + head) * head_dim;
-      cache.v_scale[index] = quantise_head(value, head_dim, cache.v + index * head_dim);
+      store_head(value, head_dim, cache.v + index * head_dim, cache.v_scale, index);
     }
   });
 }

@@ -4,10 +4,9 @@
 
 #include "../kernels.h"
 #include "attention.h"
-#include "linear.h"
 #include "linear_bf16.h"
-#include "lm_head.h"
 #include "probe.h"
+#include "products.h"
 #include "rope_cache.h"
 #include "rows.h"
 #include "sample.h"
@@ -16,9 +15,10 @@ namespace qw {
 
 extern const KernelTable QW_TABLE;
 const KernelTable QW_TABLE = {
-    embed,  rms_norm,           rms_norm_quant, quantize,    silu_mul_quant,
-    linear, qk_norm_rope_cache, attention,      gather_rows, lm_head,
-    sample, linear_bf16,        concat,         silu_mul,    multiply_in_registers,
+    embed,         rms_norm,    rms_norm_quant,        quantize,           silu_mul_quant,
+    kLinear,       qk_norm_rope_cache,                 attention,          gather_rows,
+    kLmHead,       sample,      linear_bf16,           concat,             silu_mul,
+    qk_norm_rope_cache,         attention,             multiply_in_registers,
     read_memory};
 
 }  // namespace qw

@@ -1,0 +1,2 @@
+#define QW_TABLE kernels_amx
+#include "table.h"

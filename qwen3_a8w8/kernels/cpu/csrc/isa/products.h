@@ -1,0 +1,22 @@
+// Chooses the matrix products of the unit's instruction set.
+#pragma once
+
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__)
+#include "linear_amx.h"
+#include "lm_head_amx.h"
+#else
+#include "linear.h"
+#include "lm_head.h"
+#endif
+
+namespace {
+
+#if defined(__AMX_INT8__) && defined(__AMX_BF16__)
+constexpr auto kLinear = linear_amx;
+constexpr auto kLmHead = lm_head_amx;
+#else
+constexpr auto kLinear = linear;
+constexpr auto kLmHead = lm_head;
+#endif
+
+}  // namespace

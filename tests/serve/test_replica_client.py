@@ -1,0 +1,50 @@
+"""What losses over a Serve handle become, on a handle of our own."""
+
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import ActorDiedError
+
+from deployments.replica_client import ReplicaClient
+from deployments.settings import FailoverSettings
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import EngineDeadError, RequestFailedError
+
+pytestmark = pytest.mark.serve
+
+REQUEST = EngineRequest((1, 2), SamplingParams(max_tokens=6, seed=0))
+
+
+class LostStream:
+    """A replica's stream that gives these events before the replica is lost."""
+
+    def __init__(self, events):
+        self.events = events
+
+    async def __aiter__(self):
+        for event in self.events:
+            yield event
+        raise ActorDiedError()
+
+    def cancel(self):
+        pass
+
+
+def client_of(events, **settings):
+    start_stream = SimpleNamespace(remote=lambda request: LostStream(events))
+    handle = SimpleNamespace(options=lambda stream: SimpleNamespace(start_stream=start_stream))
+    return ReplicaClient(handle, FailoverSettings(timeout_s=10, **settings))
+
+
+async def test_replicas_lost_before_they_accept_a_request_are_not_held_against_it():
+    client = client_of([], max_deaths=0, max_resumes=1)
+    with pytest.raises(EngineDeadError, match="lost its replica 2 times"):
+        await anext(client.stream(REQUEST))
+
+
+async def test_replica_lost_with_a_request_it_has_accepted_counts_as_its_death():
+    client = client_of([TokenEvent(0)], max_deaths=0, max_resumes=1)
+    with pytest.raises(RequestFailedError, match="died 1 times in a row"):
+        async for _ in client.stream(REQUEST):
+            pass
