@@ -115,6 +115,7 @@ class ReplicaClient:
         try:
             return await asyncio.wait_for(_result(response), timeout_s)
         except asyncio.TimeoutError:
+            response.cancel()
             raise EngineNotReadyError(f"no replica answered within {timeout_s:g} s") from None
         except asyncio.CancelledError:
             response.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from qwen3_a8w8.version import __version__, git_commit
 ANSWER_TIMEOUT_S = 5.0
 """Seconds that a replica gets to answer a question about itself."""
 
+HEALTH_TIMEOUT_S = 1.0
+"""Seconds after which `/health` and `/ready` are 503, if no replica has answered."""
+
 
 def add_status_routes(app: FastAPI, service: ModelService) -> None:
     """Adds the routes to an application."""
@@ -28,23 +32,25 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
     @app.get("/health")
     async def health() -> Response:
         """Some replica is healthy: its loop turns and its actor answers."""
-        await service.engine.check_ready(ANSWER_TIMEOUT_S)
+        await service.engine.check_ready(HEALTH_TIMEOUT_S)
         return JSONResponse({"status": "ok"})
 
     @app.get("/ready")
     async def ready() -> Response:
         """A request would be served now: the model is loaded somewhere, and healthy."""
-        if await _known_capabilities() is None:
+        begin_s = time.monotonic()
+        if await _known_capabilities(HEALTH_TIMEOUT_S) is None:
             raise EngineDeadError(
-                f"no replica has loaded the model, or none answered within {ANSWER_TIMEOUT_S:g} s"
+                f"no replica has loaded the model, or none answered within {HEALTH_TIMEOUT_S:g} s"
             )
-        await service.engine.check_ready(ANSWER_TIMEOUT_S)
+        left_s = begin_s + HEALTH_TIMEOUT_S - time.monotonic()
+        await service.engine.check_ready(max(0.0, left_s))
         return JSONResponse({"status": "ready", "model": service.name})
 
     @app.get("/version")
     async def version() -> Response:
         """What runs here; `device` is null until a replica has loaded the model."""
-        capabilities = await _known_capabilities()
+        capabilities = await _known_capabilities(ANSWER_TIMEOUT_S)
         body: dict[str, Any] = {
             "version": __version__,
             "commit": commit,
@@ -61,9 +67,9 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
         text = prometheus_text(await service.engine.reports(ANSWER_TIMEOUT_S))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
-    async def _known_capabilities() -> RunnerCapabilities | None:
+    async def _known_capabilities(timeout_s: float) -> RunnerCapabilities | None:
         try:
-            return await asyncio.wait_for(service.engine.capabilities(), ANSWER_TIMEOUT_S)
+            return await asyncio.wait_for(service.engine.capabilities(), timeout_s)
         except (asyncio.TimeoutError, EngineDeadError):
             return None
 

@@ -54,7 +54,7 @@ class StructuredOutputsField(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    json_: dict[str, Any] | str | None = Field(default=None, alias="json")
+    json_: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
     json_object: bool | None = None
     regex: str | None = None
     choice: list[str] | None = None
@@ -67,7 +67,7 @@ class StructuredFields(RequestModel):
 
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputsField | None = None
-    guided_json: dict[str, Any] | str | None = None
+    guided_json: dict[str, Any] | bool | str | None = None
     guided_regex: str | None = None
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
@@ -108,7 +108,7 @@ class StructuredFields(RequestModel):
         if self.response_format is not None and self.response_format.json_schema is not None:
             form = self.response_format.json_schema
             return StructuredOutput(
-                json=_as_schema(form.schema_),
+                json=form.schema_,
                 is_lenient=form.strict is False,
                 param="response_format",
             )
@@ -123,7 +123,3 @@ class StructuredFields(RequestModel):
             if value is not None:
                 return StructuredOutput.from_fields({kind: value}, param=name)
         return None
-
-
-def _as_schema(schema: dict[str, Any] | bool) -> dict[str, Any] | str:
-    return ("true" if schema else "false") if isinstance(schema, bool) else schema

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -25,8 +26,10 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
+from qwen3_a8w8.text.special_text import refusal, special_text
 from qwen3_a8w8.text.structured import WHITESPACE, StructuredOutput
 from qwen3_a8w8.text.tokenizer import Tokenizer
+from qwen3_a8w8.text.tool_grammar import lark_text
 
 CHILD_BYTES = 384 * 2**20
 """Memory that a child may take beside what its vocabulary needs."""
@@ -66,8 +69,7 @@ def grammar_source(structured: StructuredOutput) -> str:
         if structured.json is not None:
             return _of_schema(structured.text, is_lenient=structured.is_lenient)
         if structured.choice is not None:
-            literals = (json.dumps(choice, ensure_ascii=False) for choice in structured.choice)
-            return grammar_from("lark", "start: " + " | ".join(literals))
+            return grammar_from("lark", "start: " + " | ".join(map(lark_text, structured.choice)))
         if structured.regex is not None:
             return grammar_from("regex", structured.regex)
         return grammar_from("grammar", structured.text)
@@ -188,12 +190,18 @@ def _of_schema(schema: str, *, is_lenient: bool) -> str:
     )
 
 
-def _try(vocabulary: LLTokenizer, fields: dict[str, Any]) -> dict[str, Any]:
+def _try(
+    vocabulary: LLTokenizer, specials: dict[int, str], fields: dict[str, Any]
+) -> dict[str, Any]:
+    structured = StructuredOutput(**fields)
+    special = special_text(structured, list(specials.values()))
+    if special is not None:
+        return {"source": None, "error": refusal(special)}
     try:
-        source = grammar_source(StructuredOutput(**fields))
+        source = grammar_source(structured)
         matcher = compile_source(vocabulary, source)
     except UnusableFormError as error:
-        return {"source": None, "error": str(error)}
+        return {"source": None, "error": _explained(str(error), specials)}
     rng, begin_s, num_steps = random.Random(0), time.process_time(), 0
     for _ in range(NUM_STEPS):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -205,8 +213,19 @@ def _try(vocabulary: LLTokenizer, fields: dict[str, Any]) -> dict[str, Any]:
     if time.process_time() - begin_s > MAX_STEP_S * max(1, num_steps):
         return {"source": None, "error": f"it takes more than {MAX_STEP_S:g} s for each token"}
     if matcher.is_error():
-        return {"source": None, "error": matcher.get_error().partition("\n")[0][:MAX_MESSAGE]}
+        return {
+            "source": None,
+            "error": _explained(matcher.get_error().partition("\n")[0], specials),
+        }
     return {"source": source, "error": None}
+
+
+def _explained(message: str, specials: dict[int, str]) -> str:
+    """llguidance's message, or ours where a special token would be spelled (in a `regex`, say)."""
+    found = re.search(r'token "[^"]*\[(\d+)\]" doesn\'t satisfy the grammar; forced', message)
+    if found is not None and int(found[1]) in specials:
+        return refusal(specials[int(found[1])])
+    return message[:MAX_MESSAGE]
 
 
 def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list[int]) -> None:
@@ -215,6 +234,8 @@ def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list
     signal.setitimer(signal.ITIMER_PROF, START_TIMEOUT_S)
     tokenizer = Tokenizer.from_directory(directory)
     vocabulary = load_vocabulary(tokenizer, vocab_size, tuple(eos_token_ids))
+    added = json.loads(tokenizer.to_json())["added_tokens"]
+    specials = {token["id"]: token["content"] for token in added}
     num_pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
     most = num_pages * resource.getpagesize() + CHILD_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -223,7 +244,7 @@ def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list
     signal.setitimer(signal.ITIMER_PROF, 0)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, timeout_s)
-        answer = _try(vocabulary, json.loads(line))
+        answer = _try(vocabulary, specials, json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
         print(json.dumps(answer), flush=True)
 

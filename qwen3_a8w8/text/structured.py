@@ -7,13 +7,13 @@ Names and meanings of the kinds are vLLM's. Whether a grammar can be compiled is
 from __future__ import annotations
 
 import json as json_text
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, NoReturn
 
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.text.nesting import depth_of, grammar_nesting, regex_nesting
 from qwen3_a8w8.text.reasoning import ReasoningState
 
 MAX_GRAMMAR_CHARS = 2**18
@@ -54,7 +54,7 @@ class StructuredOutput:
     """The form of an answer: exactly one of json, json_object, regex, choice and grammar.
 
     Attributes:
-        json: a JSON schema, as an object or as JSON text; kept as text.
+        json: a JSON schema, as an object, as true (any JSON value) or as JSON text; kept as text.
         json_object: any JSON object.
         regex: a regular expression (of Rust's `regex` crate) that the whole answer matches.
         choice: the answer is one of these strings; 1 to 1024.
@@ -65,7 +65,7 @@ class StructuredOutput:
         param: the request field that errors name.
     """
 
-    json: str | Mapping[str, Any] | None = None
+    json: str | bool | Mapping[str, Any] | None = None
     json_object: bool = False
     regex: str | None = None
     choice: tuple[str, ...] | None = None
@@ -83,7 +83,9 @@ class StructuredOutput:
         """
         object.__setattr__(self, "thinking", Thinking(self.thinking))
         raw: Any = {name: getattr(self, name) for name in _KINDS}
-        given = [name for name, value in raw.items() if value is not None and value is not False]
+        if raw["json_object"] is False:
+            del raw["json_object"]
+        given = [name for name, value in raw.items() if value is not None]
         if len(given) != 1:
             self._fail(
                 f"sets {' and '.join(given) if given else 'nothing'}, expected exactly one of "
@@ -96,7 +98,7 @@ class StructuredOutput:
                 self._fail(f"has json_object {value!r:.60}, expected true")
         elif kind == "choice":
             self._check_choice(value)
-        elif kind == "json" and isinstance(value, Mapping):
+        elif kind == "json" and isinstance(value, Mapping | bool):
             object.__setattr__(self, "json", self._as_text(value))
         elif not isinstance(value, str) or not value:
             self._fail(f"has {kind} {value!r:.60}, expected a non-empty string")
@@ -158,14 +160,26 @@ class StructuredOutput:
             schema = json_text.loads(self.text)
         except ValueError as error:
             self._fail(f"has a json schema that is no JSON: {error}")
+        except RecursionError:
+            self._fail(f"is nested more than {MAX_NESTING} brackets deep; make it flatter")
         if not isinstance(schema, dict | bool):
             self._fail(f"has a json schema that is {self.text[:60]}, expected an object")
+        if schema is False:
+            self._fail("has the json schema false, which no answer fits; give a schema, or true")
+        if schema is True:
+            object.__setattr__(self, "json", "{}")
+        self._check_nesting(depth_of(schema))
 
     def _check_size(self) -> None:
         size = sum(map(len, self.choice or (self.text,)))
         if size > MAX_GRAMMAR_CHARS:
             self._fail(f"has {size} characters, the limit is {MAX_GRAMMAR_CHARS}; make it shorter")
-        depth = _nesting(self.text)
+        if self.regex is not None:
+            self._check_nesting(regex_nesting(self.regex))
+        if self.grammar is not None:
+            self._check_nesting(grammar_nesting(self.grammar))
+
+    def _check_nesting(self, depth: int) -> None:
         if depth > MAX_NESTING:
             self._fail(
                 f"is nested {depth} brackets deep, the limit is {MAX_NESTING}; make it flatter"
@@ -173,15 +187,3 @@ class StructuredOutput:
 
     def _fail(self, message: str) -> NoReturn:
         raise InvalidRequestError(f"{self.param} {message}", param=self.param)
-
-
-def _nesting(text: str) -> int:
-    """Most brackets that are open at once; those in strings count, which errs on the safe side."""
-    depth = deepest = 0
-    for bracket in re.findall(r"[](){}[]", text):
-        if bracket in "([{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif depth > 0:
-            depth -= 1
-    return deepest

@@ -51,13 +51,13 @@ def call_grammar(
     rules = [
         f"start: {'calls' if answer is None else 'answer | calls'}",
         f"calls: call{more_calls}",
-        f"call: {CALL_OPEN} {_literal(chr(10))} function {_literal('}' + chr(10))} {CALL_CLOSE}",
+        f"call: {CALL_OPEN} {lark_text(chr(10))} function {lark_text('}' + chr(10))} {CALL_CLOSE}",
         "function: " + " | ".join(f"function_{i}" for i in range(len(tools))),
     ]
     for i, tool in enumerate(tools):
         begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
         schema = tool.parameters or {"type": "object", "additionalProperties": False}
-        rules.append(f"function_{i}: {_literal(begin)} arguments_{i}")
+        rules.append(f"function_{i}: {lark_text(begin)} arguments_{i}")
         rules.append(
             f"arguments_{i}: {_json({'type': 'object', **schema}, is_lenient=not tool.is_strict)}"
         )
@@ -66,10 +66,12 @@ def call_grammar(
     return "\n".join(rules) + "\n"
 
 
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def lark_text(value: object) -> str:
+    """A JSON value as Lark's notation takes it: a string is a literal."""
+    # llguidance's lexer refuses U+007F, which JSON needn't escape.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _json(schema: Mapping[str, Any], *, is_lenient: bool) -> str:
     options = {"whitespace_pattern": WHITESPACE, "lenient": is_lenient}
-    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)
+    return "%json " + lark_text({**schema, "x-guidance": options})

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from deployments.errors import EngineNotReadyError
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.experimental import FLAGS
@@ -31,6 +32,20 @@ async def test_ready_is_503_and_version_answers_while_no_model_is_loaded(http, e
     version = (await http.get("/version")).json()
     assert version["device"] is None
     assert version["experimental"]["prompt_lookup"]["enabled"] is None
+
+
+async def test_health_and_ready_give_a_dying_replica_a_second_in_all(http, engine):
+    given_s = []
+
+    async def silent(timeout_s):
+        given_s.append(timeout_s)
+        raise EngineNotReadyError("no replica answered")
+
+    engine.check_ready = silent
+    for path in ("/health", "/ready"):
+        assert (await http.get(path)).status_code == 503
+    assert given_s[0] == 1.0
+    assert 0 <= given_s[1] <= 1.0
 
 
 async def test_version_tells_what_runs(http, engine):

@@ -1,10 +1,12 @@
 """What losses over a Serve handle become, on a handle of our own."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 from ray.exceptions import ActorDiedError
 
+from deployments.errors import EngineNotReadyError
 from deployments.replica_client import ReplicaClient
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -31,6 +33,18 @@ class LostStream:
         pass
 
 
+class SilentResponse:
+    """An answer that never comes."""
+
+    is_cancelled = False
+
+    def __await__(self):
+        return asyncio.Event().wait().__await__()
+
+    def cancel(self):
+        self.is_cancelled = True
+
+
 def client_of(events, **settings):
     start_stream = SimpleNamespace(remote=lambda request: LostStream(events))
     handle = SimpleNamespace(options=lambda stream: SimpleNamespace(start_stream=start_stream))
@@ -48,3 +62,13 @@ async def test_replica_lost_with_a_request_it_has_accepted_counts_as_its_death()
     with pytest.raises(RequestFailedError, match="died 1 times in a row"):
         async for _ in client.stream(REQUEST):
             pass
+
+
+async def test_replica_that_does_not_answer_is_not_ready_and_its_call_is_cancelled():
+    response = SilentResponse()
+    handle = SimpleNamespace(
+        options=lambda stream: None, check_health=SimpleNamespace(remote=lambda: response)
+    )
+    with pytest.raises(EngineNotReadyError, match=r"no replica answered within 0\.01 s"):
+        await ReplicaClient(handle, FailoverSettings()).check_ready(0.01)
+    assert response.is_cancelled

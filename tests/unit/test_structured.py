@@ -40,6 +40,11 @@ def nested(depth):
         ({"json": {"a": float("nan")}}, "schema that is no JSON value"),
         ({"json": nested(101)}, "is nested 102 brackets deep, the limit is 100"),
         ({"json": nested(10_000)}, "no JSON value|brackets deep"),
+        ({"json": "[" * 100_000 + "]" * 100_000}, "nested more than 100 brackets deep"),
+        ({"json": False}, "has the json schema false, which no answer fits"),
+        ({"grammar": "start: " + "(" * 101 + '"a"' + ")" * 101}, "is nested 101 brackets deep"),
+        ({"grammar": f"start: /{'(' * 101}a{')' * 101}/"}, "is nested 101 brackets deep"),
+        ({"grammar": f"root ::= {'(' * 101}[a]{')' * 101}"}, "is nested 101 brackets deep"),
         ({"json_object": 1}, "has json_object 1, expected true"),
         ({"regex": ""}, "has regex '', expected a non-empty string"),
         ({"regex": "(" * 200}, "is nested 200 brackets deep"),
@@ -58,6 +63,32 @@ def test_malformed_structured_is_refused_with_its_field(fields, message):
     with pytest.raises(InvalidRequestError, match=message) as caught:
         SamplingParams(structured=fields)
     assert caught.value.param == "structured"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"json": {"type": "string", "description": "(" * 101}},
+        {"json": {"enum": ["[" * 101, '"{' * 101]}},
+        {"json": nested(99)},
+        {"regex": r"\(a" * 101},
+        {"regex": "[(]" * 101 + r"[\](]" * 101 + "[](]" * 101},
+        {"grammar": 'start: "\\"' + "(" * 101 + '" /' + r"[(]\/\(" * 101 + "/ // " + "(" * 101},
+        {"grammar": f'root ::= "{"(" * 101}" [({"(" * 101}] # {"(" * 101}'},
+    ],
+)
+def test_brackets_that_nest_nothing_do_not_count(fields):
+    SamplingParams(structured=fields)
+
+
+def test_hundreds_of_tools_may_be_required():
+    tools = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(300)]
+    assert "f299" in form_of(tools=tools, tool_choice="required").grammar
+
+
+def test_schema_true_is_any_value():
+    assert StructuredOutput(json=True) == StructuredOutput(json={})
+    assert form_of(guided_json=True) == StructuredOutput(json="{}", param="guided_json")
 
 
 @pytest.mark.parametrize("structured", [5, "a+", [SCHEMA]])
@@ -181,6 +212,7 @@ def test_request_fields_become_the_form(fields, expected):
             "structured_outputs.structural_tag",
         ),
         ({"guided_choice": []}, "guided_choice"),
+        ({"structured_outputs": {"json": False}}, "structured_outputs"),
         ({"guided_regex": "a", "guided_json": SCHEMA}, "guided_regex"),
         (
             {"response_format": {"type": "json_object"}, "guided_regex": "a"},
