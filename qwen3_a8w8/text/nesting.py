@@ -7,6 +7,7 @@ escapes. What is malformed may be measured wrongly; it can't be compiled anyway.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 # What a closing quote or bracket would end may also go on to the end: so each of these always
 # matches, and no text takes more than linear time.
@@ -19,7 +20,8 @@ _NOT_IN_LARK = re.compile(rf"{_STRING}|//[^\n]*|#[^\n]*|(?P<regex>/(?:\\.|[^/\\\
 
 def depth_of(value: object) -> int:
     """Objects and arrays of a JSON value that lie in one another, at most."""
-    depth, level = 0, [value]
+    depth = 0
+    level: list[Any] = [value]
     while True:
         level = [entry for entry in level if isinstance(entry, dict | list)]
         if not level:
