@@ -30,6 +30,7 @@ from deployments.started import StartedAnswer
 from deployments.status_routes import add_status_routes
 from deployments.token_routes import add_token_routes
 from qwen3_a8w8 import __version__
+from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat_answer import ChatAnswer
 from qwen3_a8w8.openai.chat_request import ChatRequest
 from qwen3_a8w8.openai.completion_request import BatchRequest, CompletionRequest
@@ -97,7 +98,13 @@ def build_api(
     @app.post("/v1/batch_generate")
     async def batch_generate(request: Request) -> Response:
         batch = parse_request(BatchRequest, await request.body())
-        return json_response(await service.complete_batch(batch), unknown_fields_header(batch))
+        try:
+            completion = await service.complete_batch(batch)
+        except InvalidRequestError as error:
+            if error.param == "prompt":
+                error.param = batch.prompts_field
+            raise
+        return json_response(completion, unknown_fields_header(batch))
 
     async def model_card() -> Any:
         capabilities = await service.engine.capabilities()

@@ -108,7 +108,8 @@ def _print(report: CheckReport, console: Console) -> None:
         if agreement is not None:
             table.add_row(f"choices as in float, {length} tokens", f"{agreement:.1%}")
     texts = report.texts
-    table.add_row("perplexity of the texts", f"{texts.perplexity:.3f}")
+    judged = "" if texts.reference_perplexity is not None else " (not judged)"
+    table.add_row("perplexity of the texts", f"{texts.perplexity:.3f}{judged}")
     if texts.reference_perplexity is not None:
         table.add_row("the float model's", f"{texts.reference_perplexity:.3f}")
         table.add_row("first choices as in float", f"{texts.agreement:.1%}")

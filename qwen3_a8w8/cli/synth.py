@@ -19,6 +19,7 @@ def synth(
     from qwen3_a8w8.checkpoint.shapes import named_shape
     from qwen3_a8w8.checkpoint.synth import synth_checkpoint  # brings torch
 
+    config = named_shape(shape)  # an unknown one is told before a bar is drawn
     console = Console(stderr=True)
     with Progress(console=console) as progress:
         task = progress.add_task("writing", total=None)
@@ -26,7 +27,7 @@ def synth(
         def on_progress(done: int, total: int) -> None:
             progress.update(task, completed=done, total=total)
 
-        summary = synth_checkpoint(named_shape(shape), dst, on_progress, seed=seed)
+        summary = synth_checkpoint(config, dst, on_progress, seed=seed)
     console.print(
         f"{summary.path}: {summary.num_linears} linears, {summary.written_bytes / 2**30:.2f} GiB"
     )

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any, cast
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -115,11 +122,25 @@ class BatchRequest(CompletionRequest):
     The list may be called `prompts` too, as in the Python handle's `generate_batch`.
     """
 
-    @model_validator(mode="before")
+    prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts)] = Field(
+        validation_alias=AliasChoices("prompt", "prompts")
+    )
+    _prompts_field: str = PrivateAttr(default="prompt")
+
+    @model_validator(mode="wrap")
     @classmethod
-    def _read_prompts(cls, raw: Any) -> Any:
-        if not isinstance(raw, dict) or "prompts" not in raw:
-            return raw
-        if "prompt" in raw:
+    def _read_prompts(
+        cls, raw: Any, handler: ModelWrapValidatorHandler[BatchRequest]
+    ) -> BatchRequest:
+        has_other_name = isinstance(raw, dict) and "prompts" in raw
+        if has_other_name and "prompt" in raw:
             raise FieldError("prompt and prompts are both set; send one of them", "prompts")
-        return {"prompt" if key == "prompts" else key: value for key, value in raw.items()}
+        request = handler(raw)
+        if has_other_name:
+            request._prompts_field = "prompts"
+        return request
+
+    @property
+    def prompts_field(self) -> str:
+        """The name under which the list was sent."""
+        return self._prompts_field

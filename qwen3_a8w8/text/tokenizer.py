@@ -24,6 +24,10 @@ TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
+_MAX_NFC_SHRINKAGE = 4
+"""More than how many times shorter NFC makes a text, in bytes: U+1FBE U+0308 U+0301, 7 bytes,
+become U+0390, 2 bytes; no character does better."""
+
 
 def _byte_alphabet() -> dict[str, int]:
     """Byte-level BPE writes each byte as one printable character; this is the way back.
@@ -58,7 +62,16 @@ class Tokenizer:
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.added_tokens = {token.content: i for i, token in added.items()}
         self.special_tokens = dict(special_tokens)
-        self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=-1) + 1
+        # In the byte alphabet a character is a byte; added tokens are plain text.
+        self._longest_token_bytes = max(
+            (*map(len, vocab), *(len(text.encode()) for text in self.added_tokens)), default=0
+        )
+        normalizer = backend.normalizer
+        self._has_bound = (
+            normalizer is None or isinstance(normalizer, tokenizers.normalizers.NFC)
+        ) and not any(token.lstrip or token.rstrip for token in added.values())
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> Tokenizer:
@@ -101,8 +114,24 @@ class Tokenizer:
         """
         _check_utf8(text)
         backend = self._backend if allow_special else self._plain_backend
-        ids: list[int] = backend.encode(text, add_special_tokens=False).ids
+        # Unlike `encode` the batch functions let other threads run meanwhile.
+        (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
+        ids: list[int] = encoding.ids
         return ids
+
+    def min_tokens(self, text: str) -> int:
+        """A number of tokens that `text` has at least, told from its length alone.
+
+        No token stands for more bytes than the longest. 0 if the tokenizer may drop text: it
+        normalises in another way than NFC, or an added token takes the spaces around it.
+
+        Args:
+            text: any text without lone surrogates.
+        """
+        if not self._has_bound or not self._longest_token_bytes:
+            return 0
+        shrinkage = 1 if text.isascii() else _MAX_NFC_SHRINKAGE
+        return -(-len(text.encode()) // (shrinkage * self._longest_token_bytes))
 
     def encode_prompt(
         self, text: str, max_tokens: int, *, first_look_chars: int = 2**16
@@ -119,12 +148,21 @@ class Tokenizer:
             InvalidRequestError: the text can't be written as UTF-8.
         """
         _check_utf8(text)
+        at_least = self.min_tokens(text)
+        if at_least > max_tokens:
+            raise ContextLengthError(
+                f"the prompt has {len(text)} characters, that is at least {at_least} tokens, the "
+                f"limit is {max_tokens}; shorten it",
+                param="prompt",
+                code="context_length_exceeded",
+            )
         # What follows a text can only change how its last piece is cut, or turn its last
         # characters into an added token: the tokens of earlier pieces are in the whole text's.
         margin = 2 + max(map(len, self.added_tokens), default=0)
         size = first_look_chars
         while size < len(text):
-            encoding = self._backend.encode(text[:size], add_special_tokens=False)
+            # The fast variant doesn't tell the pieces.
+            (encoding,) = self._backend.encode_batch([text[:size]], add_special_tokens=False)
             pieces = [piece or 0 for piece in encoding.word_ids]
             num_sure = bisect_left(pieces, pieces[-1] - margin)
             if num_sure > max_tokens:

@@ -145,6 +145,14 @@ async def test_batch_of_another_size_is_refused_before_anything_runs(http, engin
     assert engine.runner.plans == []
 
 
+@pytest.mark.parametrize("field", ["prompt", "prompts"])
+@pytest.mark.parametrize("prompts", [["x"] * 3, ["the fox " * 300], [""], [5, "x"]])
+async def test_bad_batch_names_the_field_that_was_sent(http, field, prompts):
+    answer = await http.post("/v1/batch_generate", json={field: prompts})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == field
+
+
 BAD_REQUESTS = [
     ({"prompt": ""}, "prompt"),
     ({"prompt": []}, "prompt"),

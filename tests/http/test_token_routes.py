@@ -52,6 +52,7 @@ async def test_tokenize_without_generation_prompt_ends_with_the_last_message(htt
         ("/tokenize", {"prompt": 5}, "prompt"),
         ("/tokenize", {"messages": []}, "messages"),
         ("/tokenize", {"prompt": "the fox " * 12_000}, "prompt"),
+        ("/tokenize", {"prompt": "x" * 8_192}, "prompt"),
         ("/detokenize", {"tokens": [-1]}, "tokens[0]"),
         ("/detokenize", {"tokens": [5, 100_000]}, "tokens[1]"),
         ("/detokenize", {"tokens": "x"}, "tokens"),

@@ -1,9 +1,15 @@
 """Options that commands share: their groups on the command line, and what comes of them."""
 
+import io
+
+import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
+from qwen3_a8w8.check.report import CheckReport, TextsReport
 from qwen3_a8w8.cli import options
+from qwen3_a8w8.cli.check import _print
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 
@@ -63,3 +69,14 @@ def test_help_names_every_option_and_keeps_the_docstring():
     assert "Says hello." in text
     for name in ("--num-threads", "--packed-cache-dir", "--top-p", "--no-thinking"):
         assert name in text
+
+
+@pytest.mark.parametrize(("reference", "shown"), [(None, "3.500 (not judged)"), (3.25, "3.500")])
+def test_check_says_whether_perplexity_is_judged(reference, shown):
+    agreed = None if reference is None else 1.0
+    texts = TextsReport(9, 3.5, reference, agreed, None if reference is None else 0.0)
+    report = CheckReport("m", "f", "w8a8", (), {}, 1, (), (), texts, {})
+    console = Console(file=io.StringIO(), width=100)
+    _print(report, console)
+    (line,) = (row for row in console.file.getvalue().splitlines() if "of the texts" in row)
+    assert [cell.strip() for cell in line.strip("│").split("│")][-1] == shown

@@ -204,3 +204,4 @@ def test_command_writes_a_checkpoint_and_refuses_an_unknown_shape(tmp_path, monk
     assert raw["quantization_config"]["format"] == "int-quantized"
     refused = CliRunner().invoke(app, ["synth", "--shape", "huge", str(tmp_path / "other")])
     assert isinstance(refused.exception, ConfigError)
+    assert refused.output == ""  # no bar of something that doesn't begin

@@ -1,10 +1,13 @@
 import json
 import shutil
+import sys
+import threading
+import unicodedata
 
 import pytest
 import tokenizers
 
-from qwen3_a8w8.errors import CheckpointError, InvalidRequestError
+from qwen3_a8w8.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
@@ -67,6 +70,67 @@ def test_token_text_half_a_character_is_escaped(tokenizer):
 def test_encode_lone_surrogate_is_refused(tokenizer):
     with pytest.raises(InvalidRequestError, match="lone surrogate"):
         tokenizer.encode("a\ud800")
+
+
+@pytest.fixture
+def other_threads_wait():
+    """Only a thread that gives way lets another one run."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(3600)
+    yield
+    sys.setswitchinterval(interval)
+
+
+def test_encode_lets_other_threads_run(tokenizer, other_threads_wait):
+    events = []
+
+    def encode(text):
+        events.append("begin")
+        events.append(len(tokenizer.encode_prompt(text, len(text))))
+
+    thread = threading.Thread(target=encode, args=("x" * 60_000,))
+    thread.start()
+    events.append("other")
+    thread.join()
+    assert events == ["begin", "other", 60_000]
+
+
+def test_text_without_breaks_is_refused_before_anything_is_encoded(tokenizer, monkeypatch):
+    longest = max(len(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size))
+    assert tokenizer.min_tokens("x" * (longest * 100)) == 100
+    assert tokenizer.min_tokens("x" * (longest * 100 + 1)) == 101
+    monkeypatch.setattr(tokenizer, "_backend", None)
+    with pytest.raises(ContextLengthError, match="at least 101 tokens, the limit is 100"):
+        tokenizer.encode_prompt("x" * (longest * 100 + 1), 100)
+
+
+def test_min_tokens_of_any_longest_text_is_no_more_than_it_has(tokenizer):
+    ids = range(tokenizer.vocab_size)
+    longest = max(ids, key=lambda i: len(tokenizer.token_bytes(i)))
+    text = tokenizer.token_text(longest) * 50
+    assert tokenizer.min_tokens(text) == len(tokenizer.encode(text)) == 50
+    shrinking = "\u1fbe\u0308\u0301" * 50
+    assert tokenizer.min_tokens(shrinking) <= len(tokenizer.encode(shrinking))
+
+
+def test_normal_form_shrinks_no_character_to_a_quarter():
+    longest, composed = {}, []
+    for char in map(chr, [*range(0xD800), *range(0xE000, sys.maxunicode + 1)]):
+        parts, size = unicodedata.normalize("NFD", char), len(char.encode())
+        if len(parts) == 1:
+            longest[parts] = max(longest.get(parts, 0), size)
+        if unicodedata.normalize("NFC", char) == char:
+            composed.append((parts, size))
+    assert max(sum(longest[part] for part in parts) / size for parts, size in composed) == 3.5
+
+
+def test_added_token_that_takes_spaces_leaves_no_bound(checkpoint, tokenizer):
+    path = checkpoint / "tokenizer.json"
+    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw["added_tokens"][-1]["rstrip"] = True
+    path.write_text(json.dumps(raw), encoding="utf-8")
+    assert tokenizer.min_tokens("x" * 1000) > 0
+    assert Tokenizer.from_directory(checkpoint).min_tokens("x" * 1000) == 0
 
 
 def test_special_tokens_are_read_as_string_or_object(tokenizer):
