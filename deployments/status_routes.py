@@ -21,7 +21,7 @@ from qwen3_a8w8.version import __version__, git_commit
 ANSWER_TIMEOUT_S = 5.0
 """Seconds that a replica gets to answer a question about itself."""
 
-HEALTH_TIMEOUT_S = 1.0
+HEALTH_TIMEOUT_S = 2.0
 """Seconds after which `/health` and `/ready` are 503, if no replica has answered."""
 
 
