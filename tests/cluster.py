@@ -1,6 +1,7 @@
 """One local Ray with the application on fake runners, for all tests that need a cluster."""
 
 import contextlib
+import random
 import socket
 import time
 import warnings
@@ -91,6 +92,17 @@ def wait_until(is_true, what: str) -> None:
         time.sleep(0.05)
 
 
+def free_port():
+    """A port below those that the system hands out, which Ray's own processes take by the dozen."""
+    ports = list(range(20000, 30000))
+    random.shuffle(ports)
+    for port in ports:
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise OSError("no port from 20000 to 29999 is free")
+
+
 @contextlib.contextmanager
 def running_application(directory: Path):
     """Starts everything, and ends it."""
@@ -106,10 +118,7 @@ def running_application(directory: Path):
             "graceful_shutdown_timeout_s": 5.0,
         },
     )
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with local_application(settings, port=port) as url:
+    with local_application(settings, port=free_port()) as url:
         yield RunningApplication(
             url=url,
             directory=directory,
