@@ -41,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that this process and Ray's find `benchmarks`
 
 from benchmarks.instant_engine import InstantEngine, make_capabilities  # noqa: E402
+from benchmarks.ports import free_port  # noqa: E402
 from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
 from qwen3_a8w8.checkpoint.resolve import resolve_model  # noqa: E402
 from qwen3_a8w8.config import EngineConfig  # noqa: E402
@@ -53,13 +54,6 @@ CONCURRENCY = 16
 PACKAGES = ("ray", "fastapi", "starlette", "uvicorn", "uvloop", "httptools", "pydantic")
 
 OpenStream = Callable[[EngineRequest], AsyncIterator[TokenEvent]]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def run_client(port: int, concurrency: int, num_tokens: int, rounds: int) -> dict[str, Any]:

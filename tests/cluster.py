@@ -1,8 +1,6 @@
 """One local Ray with the application on fake runners, for all tests that need a cluster."""
 
 import contextlib
-import random
-import socket
 import time
 import warnings
 from dataclasses import dataclass, field
@@ -20,6 +18,7 @@ with warnings.catch_warnings():
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT, build_app
     from deployments.local import local_application
 
+from benchmarks.ports import free_port
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -92,15 +91,22 @@ def wait_until(is_true, what: str) -> None:
         time.sleep(0.05)
 
 
-def free_port():
-    """A port below those that the system hands out, which Ray's own processes take by the dozen."""
-    ports = list(range(20000, 30000))
-    random.shuffle(ports)
-    for port in ports:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise OSError("no port from 20000 to 29999 is free")
+def stream_text(application, prompt, on_chunk=lambda num_chunks: None, *, extra_body, **sampling):
+    """The streamed text of a completion that ends by its length.
+
+    `on_chunk` is called with the number of chunks so far.
+    """
+    with application.client() as client:
+        stream = client.completions.create(
+            model="tiny", prompt=prompt, stream=True, extra_body=extra_body, **sampling
+        )
+        parts, reasons = [], []
+        for chunk in stream:
+            parts.append(chunk.choices[0].text)
+            reasons.append(chunk.choices[0].finish_reason)
+            on_chunk(len(parts))
+    assert [reason for reason in reasons if reason] == ["length"]
+    return "".join(parts)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster import demo_application, wait_until
+from tests.cluster import demo_application, stream_text, wait_until
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 
@@ -19,29 +19,21 @@ def demo(application):
         yield running
 
 
-def stream_text(demo, prompt, on_chunk=lambda num_chunks: None, max_tokens=1500, **fields):
-    with demo.client() as client:
-        stream = client.completions.create(
-            model="tiny",
-            prompt=prompt,
-            max_tokens=max_tokens,
-            temperature=0.8,
-            seed=5,
-            stream=True,
-            extra_body=fields or {"ignore_eos": True},
-        )
-        parts, reasons = [], []
-        for chunk in stream:
-            parts.append(chunk.choices[0].text)
-            reasons.append(chunk.choices[0].finish_reason)
-            on_chunk(len(parts))
-    assert [reason for reason in reasons if reason] == ["length"]
-    return "".join(parts)
+def stream(demo, prompt, on_chunk=lambda num_chunks: None, max_tokens=1500, **fields):
+    return stream_text(
+        demo,
+        prompt,
+        on_chunk,
+        max_tokens=max_tokens,
+        temperature=0.8,
+        seed=5,
+        extra_body=fields or {"ignore_eos": True},
+    )
 
 
 @pytest.mark.parametrize("victim", ["replica_pid", "actor_pid"])
 def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, victim):
-    undisturbed = [stream_text(demo, prompt) for prompt in PROMPTS]
+    undisturbed = [stream(demo, prompt) for prompt in PROMPTS]
     demo.wait_until_idle()
     before = {report.replica_id for report in demo.reports()}
     killed = []
@@ -54,8 +46,8 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
             os.kill(getattr(busiest, victim), signal.SIGKILL)
 
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        first = pool.submit(stream_text, demo, PROMPTS[0], kill_the_busiest)
-        second = pool.submit(stream_text, demo, PROMPTS[1])
+        first = pool.submit(stream, demo, PROMPTS[0], kill_the_busiest)
+        second = pool.submit(stream, demo, PROMPTS[1])
         assert [first.result(), second.result()] == undisturbed
     wait_until(
         lambda: killed[0] not in {report.replica_id for report in demo.reports()},
@@ -67,7 +59,7 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
 
 def test_form_of_an_answer_is_kept_over_the_death_of_its_actor(demo):
     asked = {"max_tokens": 900, "guided_regex": "[A-F0-9-]{4000,5000}"}
-    undisturbed = stream_text(demo, PROMPTS[0], **asked)
+    undisturbed = stream(demo, PROMPTS[0], **asked)
     assert set(undisturbed) <= set("ABCDEF0123456789-")
     killed = []
 
@@ -78,6 +70,6 @@ def test_form_of_an_answer_is_kept_over_the_death_of_its_actor(demo):
             killed.append(busiest.actor_pid)
             os.kill(busiest.actor_pid, signal.SIGKILL)
 
-    assert stream_text(demo, PROMPTS[0], kill_the_busiest, **asked) == undisturbed
+    assert stream(demo, PROMPTS[0], kill_the_busiest, **asked) == undisturbed
     assert len(killed) == 1
     demo.wait_until_idle()

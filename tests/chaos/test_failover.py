@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.cluster import wait_until
+from tests.cluster import stream_text, wait_until
 from tests.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
@@ -17,24 +17,9 @@ MAX_TOKENS = 180
 SEED = 23
 
 
-def stream_text(application, prompt, on_chunk=lambda num_chunks: None, seed=SEED):
-    """The streamed text; `on_chunk` is called with the number of chunks so far."""
-    with application.client() as client:
-        stream = client.completions.create(
-            model="tiny",
-            prompt=prompt,
-            max_tokens=MAX_TOKENS,
-            seed=seed,
-            stream=True,
-            extra_body={"ignore_eos": True},
-        )
-        parts, reasons = [], []
-        for chunk in stream:
-            parts.append(chunk.choices[0].text)
-            reasons.append(chunk.choices[0].finish_reason)
-            on_chunk(len(parts))
-    assert [reason for reason in reasons if reason] == ["length"]
-    return "".join(parts)
+def stream(application, prompt, on_chunk=lambda num_chunks: None, seed=SEED):
+    fields = {"extra_body": {"ignore_eos": True}, "max_tokens": MAX_TOKENS, "seed": seed}
+    return stream_text(application, prompt, on_chunk, **fields)
 
 
 def undisturbed_text(application, prompt):
@@ -60,7 +45,7 @@ def test_process_killed_mid_stream_leaves_the_stream_unbroken(application, victi
             killed.append(busy.replica_id)
             os.kill(getattr(busy, victim), signal.SIGKILL)
 
-    text = stream_text(application, "the fox", kill_the_busy_one)
+    text = stream(application, "the fox", kill_the_busy_one)
     assert text == undisturbed_text(application, "the fox")
     assert len(killed) == 1
     # Serve has put another replica in its place, and nothing is left anywhere.
@@ -86,7 +71,7 @@ def test_all_engines_killed_under_load_still_answers_every_client(application):
                 os.kill(pid, signal.SIGKILL)
 
     with ThreadPoolExecutor(len(prompts)) as pool:
-        texts = list(pool.map(lambda p: stream_text(application, p, kill_all), prompts))
+        texts = list(pool.map(lambda p: stream(application, p, kill_all), prompts))
     assert texts == [undisturbed_text(application, prompt) for prompt in prompts]
     application.wait_until_idle()
     assert not {r.actor_pid for r in application.reports()} & set(victims)
@@ -97,7 +82,7 @@ def test_request_that_breaks_its_step_ends_alone_and_no_process_does(application
     before = {(r.replica_pid, r.actor_pid) for r in application.reports()}
     prompts = [f"the fox and {i} dogs" for i in range(6)]
     with ThreadPoolExecutor(len(prompts) + 1) as pool:
-        texts = pool.map(lambda p: stream_text(application, p), prompts)
+        texts = pool.map(lambda p: stream(application, p), prompts)
         with application.client() as client, pytest.raises(openai.InternalServerError) as caught:
             client.completions.create(
                 model="tiny",
@@ -117,8 +102,8 @@ def test_request_that_kills_its_actor_is_given_up_and_the_others_are_unbroken(ap
     application.wait_until_idle()
     prompts = [f"the fox and {i} dogs" for i in range(6)]
     with ThreadPoolExecutor(len(prompts) + 1) as pool:
-        texts = pool.map(lambda p: stream_text(application, p), prompts)
+        texts = pool.map(lambda p: stream(application, p), prompts)
         with pytest.raises(openai.APIError, match="died 3 times in a row"):
-            stream_text(application, "the fox", seed=LETHAL_SEED)
+            stream(application, "the fox", seed=LETHAL_SEED)
         assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
     application.wait_until_idle()

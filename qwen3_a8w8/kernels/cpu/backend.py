@@ -26,7 +26,7 @@ _KIND_CODES = {RefKind.ARG: 0, RefKind.CONST: 1, RefKind.TEMP: 2}
 
 
 class CpuBackend:
-    """Kernels for x86-64 (AVX-512, AVX-VNNI, AVX2), aarch64 (dotprod) and any other CPU.
+    """Kernels for x86-64 (AMX, AVX-512, AVX-VNNI, AVX2), aarch64 (dotprod) and any other CPU.
 
     Args:
         isa: instruction path by name (see `runnable_isas`), or None for the fastest that this

@@ -24,6 +24,9 @@
 namespace {
 
 constexpr int64_t kContextChunk = 256;
+#if defined(__AMX_BF16__)
+static_assert(kContextChunk == kMostPositions, "an AmxChunk holds a chunk of the context");
+#endif
 constexpr int64_t kRowsPerTask = 64;  // query rows (tokens x heads of a group) of a prefill task
 
 // Tokens [first, first + count) of one sequence with one KV head: the rows that share K and V.
@@ -220,7 +223,7 @@ inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& 
     }
   });
 #if defined(__AMX_BF16__)
-  if (head_dim % 64 == 0) {  // for all rows of a model or for none
+  if (head_dim % kAmxHeadDims == 0) {  // for all rows of a model or for none
     attend_chunk_tiles(a, q, chunk, length, factors, s);
     return;
   }

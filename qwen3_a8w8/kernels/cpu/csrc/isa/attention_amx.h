@@ -18,6 +18,7 @@ constexpr int64_t kLanes = kTileSide;
 constexpr int64_t kAmxPositions = 64;  // positions of one round of products with K
 constexpr int kQueryParts = 3, kWeightParts = 2;
 constexpr int64_t kMostPositions = 256;
+constexpr int64_t kAmxHeadDims = 64;  // dimensions of one round of products with V
 
 // Scratch of a chunk, for heads of `head_dim` dimensions.
 struct AmxChunk {
@@ -25,7 +26,7 @@ struct AmxChunk {
   uint16_t* v;       // [positions / 2][head_dim][2]
   uint16_t* q;       // [parts][head_dim / 2][lanes][2]
   float* scores;     // [positions][lanes]
-  uint16_t* weights; // [parts][lanes][positions]
+  uint16_t* weights;  // [parts][lanes][positions]
   float* out;        // [lanes][head_dim]
 
   static int64_t bytes(int64_t head_dim) {

@@ -58,9 +58,9 @@ inline void head_products(const uint16_t* upper, const uint16_t* lower, int64_t 
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t k = 0; k < width; k += kHeadDepth) {
-        // Each id's row, and after its end the row of the same place in the next tiles.
-    const int64_t next = k + kHeadAheadAmx < width ? k + kHeadAheadAmx
-                                                   : k + kHeadAheadAmx + (2 * kTileSide - 1) * width;
+    // Each id's row, and after its end the row of the same place in the next tiles.
+    const int64_t ahead = k + kHeadAheadAmx;
+    const int64_t next = ahead < width ? ahead : ahead + (2 * kTileSide - 1) * width;
     for (int64_t id = 0; id < 2 * kTileSide; ++id) __builtin_prefetch(upper + id * width + next);
     _tile_loadd(4, x + k * rows, 4 * rows);
     _tile_loadd(2, upper + k, 2 * width);

@@ -15,10 +15,10 @@ namespace qw {
 
 extern const KernelTable QW_TABLE;
 const KernelTable QW_TABLE = {
-    embed,         rms_norm,    rms_norm_quant,        quantize,           silu_mul_quant,
-    kLinear,       qk_norm_rope_cache,                 attention,          gather_rows,
-    kLmHead,       sample,      linear_bf16,           concat,             silu_mul,
-    qk_norm_rope_cache,         attention,             multiply_in_registers,
-    read_memory};
+    embed,      rms_norm, rms_norm_quant,     quantize,    silu_mul_quant,
+    kLinear,    qk_norm_rope_cache,           attention,   gather_rows,
+    kLmHead,    sample,   linear_bf16,        concat,      silu_mul,
+    qk_norm_rope_cache,   attention,  // of a bfloat16 cache
+    multiply_in_registers, read_memory};
 
 }  // namespace qw
