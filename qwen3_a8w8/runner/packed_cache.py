@@ -137,10 +137,14 @@ def _load_through(
         "version": __version__,
         "constants": _digest(refs),
     }
-    # One file per checkpoint and layout: when a checkpoint changes, its file is replaced.
+    # One file per checkpoint, layout and set of constants (int8_lm_head has another one than the
+    # default): when a checkpoint changes, its file is replaced.
     place = hashlib.sha256(str(checkpoint.directory.resolve()).encode()).hexdigest()[:12]
     name = checkpoint.directory.resolve().name
-    path = cache.directory / f"{name}-{place}-{backend.packed_layout}.packed"
+    path = (
+        cache.directory
+        / f"{name}-{place}-{backend.packed_layout}-{identity['constants'][:6]}.packed"
+    )
     weights = _map(path, identity, refs, backend)
     if weights is not None:
         return weights

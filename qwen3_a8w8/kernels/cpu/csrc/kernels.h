@@ -1,5 +1,5 @@
 // The kernel set: arguments of every op, and the table of functions that one instruction set
-// fills. What each op computes is written in kernels/ops.py.
+// fills. What each op computes is written in kernels/ops/.
 #pragma once
 
 #include "layout.h"
