@@ -30,7 +30,8 @@ sys.path.insert(0, str(ROOT))  # `benchmarks` is no installed package
 from benchmarks.peers.checkpoints import prepare  # noqa: E402
 from benchmarks.peers.table import FIGURES, OURS, best_ratios, figure, markdown, rows  # noqa: E402
 from benchmarks.peers.workload import RESULT_MARK, Workload  # noqa: E402
-from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
+from qwen3_a8w8.bench.provenance import cpu_model  # noqa: E402
+from qwen3_a8w8.version import git_commit  # noqa: E402
 
 PEERS = (
     "ours_int8_lm_head",
