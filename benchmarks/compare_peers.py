@@ -18,6 +18,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -29,7 +30,8 @@ sys.path.insert(0, str(ROOT))  # `benchmarks` is no installed package
 from benchmarks.peers.checkpoints import prepare  # noqa: E402
 from benchmarks.peers.table import FIGURES, OURS, best_ratios, figure, markdown, rows  # noqa: E402
 from benchmarks.peers.workload import RESULT_MARK, Workload  # noqa: E402
-from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
+from qwen3_a8w8.bench.provenance import cpu_model  # noqa: E402
+from qwen3_a8w8.version import git_commit  # noqa: E402
 
 PEERS = (
     "ours_int8_lm_head",
@@ -122,9 +124,18 @@ def run_peer(name: str, python: Path, task: Task, env: dict[str, str]) -> dict[s
 
 
 def run_all(
-    peers: dict[str, Path], rounds: int, task: Task
+    peers: dict[str, Path],
+    rounds: int,
+    task: Task,
+    on_runs: Callable[[list[dict[str, Any]], list[str]], None],
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Runs ours, a peer, ours, the next peer and so on.
+
+    Args:
+        peers: name and virtual environment of each.
+        rounds: how often each runs.
+        task: what they do.
+        on_runs: gets what will be returned as far as it is there, whenever ours has run.
 
     Returns:
         Results in the order of the runs, and the names of peers that failed; those are left out
@@ -139,7 +150,7 @@ def run_all(
     runs: list[dict[str, Any]] = []
     failed: list[str] = []
     for name in order:
-        if name in failed:
+        if name in failed or (name == OURS and runs and runs[-1]["peer"] == OURS):
             continue
         python = pythons.get(name, Path(sys.executable))
         print(f"running {name}", file=sys.stderr, flush=True)
@@ -152,7 +163,6 @@ def run_all(
             failed.append(name)
             print(error, file=sys.stderr, flush=True)
             continue
-        # Whoever interrupts a long comparison keeps what has been measured.
         seconds = {each: figure(runs[-1], each) for each in FIGURES}
         print(
             f"  {', '.join(f'{each} {value * 1e3:.2f} ms' for each, value in seconds.items())}; "
@@ -160,6 +170,8 @@ def run_all(
             file=sys.stderr,
             flush=True,
         )
+        if name == OURS:
+            on_runs(runs, failed)
     return runs, failed
 
 
@@ -180,6 +192,25 @@ def provenance(shape: str, workload: Workload) -> dict[str, Any]:
     }
 
 
+def has_peer(runs: list[dict[str, Any]]) -> bool:
+    """Whether anything has run that isn't ours or a variant of it."""
+    return any(not run["peer"].startswith(OURS) for run in runs)
+
+
+def report(origin: dict[str, Any], runs: list[dict[str, Any]], failed: list[str]) -> dict[str, Any]:
+    """What goes into the JSON file; `runs` begin and end with ours."""
+    table = rows(runs)
+    variants = [row.name for row in table if row.name.startswith(OURS)]
+    return {
+        "provenance": origin,
+        "machine": {},
+        "results": [asdict(row) for row in table],
+        "best_peer_over": {name: best_ratios(table, name) for name in variants},
+        "failed": failed,
+        "runs": runs,
+    }
+
+
 def main() -> None:
     """Prepares what is missing, runs everything, prints the table."""
     parser = argparse.ArgumentParser(
@@ -195,6 +226,9 @@ def main() -> None:
     parser.add_argument(
         "--timeout-s", type=float, default=DEFAULT_TIMEOUT_S, help="most seconds of one run"
     )
+    parser.add_argument(
+        "--workload", type=json.loads, default={}, help="JSON with fields of Workload to change"
+    )
     parser.add_argument("--prepare-only", action="store_true", help="write the checkpoints, stop")
     parser.add_argument("--json", type=Path, help="file to write")
     args = parser.parse_args()
@@ -206,28 +240,26 @@ def main() -> None:
     num_cores = len(os.sched_getaffinity(0))
     if args.threads > num_cores:
         sys.exit(f"--threads is {args.threads}, this process may use {num_cores} cores")
-    workload = Workload()
+    workload = Workload(**args.workload)
     task = Task(checkpoint, args.threads, workload, args.timeout_s)
+
+    def save(runs: list[dict[str, Any]], failed: list[str]) -> None:
+        # Whoever interrupts a long comparison keeps what has been measured.
+        if args.json and has_peer(runs):
+            content = report(provenance(args.shape, workload), runs, failed)
+            args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
     try:
-        runs, failed = run_all(peers, args.rounds, task)
+        runs, failed = run_all(peers, args.rounds, task, save)
     except PeerFailedError as error:
         sys.exit(str(error))
-    if all(name in failed or name.startswith(OURS) for name in peers):
+    save(runs, failed)
+    if not has_peer(runs):
         sys.exit("no peer gave a result, there is nothing to compare with")
-    table = rows(runs)
-    text = markdown(table, batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens)
+    text = markdown(
+        rows(runs), batch_size=workload.batch_size, prefill_tokens=workload.prefill_tokens
+    )
     print(f"\n{args.shape}, {args.threads} threads, {cpu_model()}\n\n{text}")
-    if args.json:
-        variants = [row.name for row in table if row.name.startswith(OURS)]
-        content = {
-            "provenance": provenance(args.shape, workload),
-            "machine": {},
-            "results": [asdict(row) for row in table],
-            "best_peer_over": {name: best_ratios(table, name) for name in variants},
-            "failed": failed,
-            "runs": runs,
-        }
-        args.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     if failed:
         sys.exit(f"no result from {', '.join(failed)}; see above")
 

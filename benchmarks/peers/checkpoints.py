@@ -42,7 +42,9 @@ def prepare(shape: str, directory: Path, peers: Mapping[str, Path], root: Path) 
             f"{found.num_layers} layers, {shape} has {config.hidden_size} and "
             f"{config.num_layers}; give each shape a directory of its own"
         )
-    needs_bf16 = bool({"transformers_bf16", "openvino_genai"} & peers.keys())
+    # OpenVINO needs it for the conversion only, so it may be deleted afterwards.
+    is_converted = "openvino_genai" not in peers or (directory / OPENVINO).exists()
+    needs_bf16 = "transformers_bf16" in peers or not is_converted
     if needs_bf16 and not (directory / BF16).exists():
         _say(directory / BF16)
         write_float_checkpoint(directory / W8A8, directory / BF16)
@@ -52,7 +54,7 @@ def prepare(shape: str, directory: Path, peers: Mapping[str, Path], root: Path) 
 
         _say(directory / GGUF)
         write_q8_0(directory / W8A8, directory / GGUF)
-    if "openvino_genai" in peers and not (directory / OPENVINO).exists():
+    if not is_converted:
         _say(directory / OPENVINO)
         python = peers["openvino_genai"] / "bin" / "python"
         module = "benchmarks.peers.openvino_convert"

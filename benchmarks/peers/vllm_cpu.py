@@ -18,6 +18,9 @@ class Vllm:
         os.environ["VLLM_CPU_KVCACHE_SPACE"] = "2"
         os.environ["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
         os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"0-{threads - 1}"
+        # 0.32.0 can't load what it saves of a compiled model ("no attribute 'finalize_loading'")
+        # and compiles again at every start; torch's own cache is found again.
+        os.environ["VLLM_USE_AOT_COMPILE"] = "0"
         os.environ["VLLM_NO_USAGE_STATS"] = "1"
         os.environ["HF_HUB_OFFLINE"] = "1"
         from vllm import LLM

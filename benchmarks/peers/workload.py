@@ -32,6 +32,7 @@ class Workload:
         prefill_tokens: length of the prompt that is timed alone.
         num_prefills: how often, each time another prompt.
         context_tokens: length of the prompts that are decoded from.
+        warmup_steps: decode steps that aren't counted, before those that are.
         b1_steps: decode steps of one sequence.
         b16_steps: decode steps of the batch.
         batch_size: sequences in the batch.
@@ -41,6 +42,7 @@ class Workload:
     prefill_tokens: int = 512
     num_prefills: int = 5
     context_tokens: int = 128
+    warmup_steps: int = 4
     b1_steps: int = 40
     b16_steps: int = 24
     batch_size: int = 16
@@ -49,8 +51,8 @@ class Workload:
     @property
     def max_tokens_per_sequence(self) -> int:
         """Room that the longest sequence needs."""
-        decoded = self.context_tokens + max(self.b1_steps, self.b16_steps) + 1
-        return max(self.prefill_tokens + 1, decoded)
+        num_steps = self.warmup_steps + max(self.b1_steps, self.b16_steps)
+        return max(self.prefill_tokens, self.context_tokens + num_steps) + 1
 
     def prompts(self, count: int, length: int, seed: int) -> list[list[int]]:
         """Random ids without a common prefix.
@@ -102,7 +104,7 @@ class Peer(Protocol):
 
 
 def measure(peer: Peer, workload: Workload) -> dict[str, Any]:
-    """Runs the three measurements, each after a warm-up that isn't counted.
+    """Runs the three measurements; first prompt and first steps warm up and aren't counted.
 
     Returns:
         Lists of seconds `prefill_s`, `b1_step_s`, `b16_step_s`, and `first_ids`: what the
@@ -110,17 +112,15 @@ def measure(peer: Peer, workload: Workload) -> dict[str, Any]:
     """
     timed = workload.prompts(workload.num_prefills + 1, workload.prefill_tokens, seed=0)
     prefills = [peer.generate([prompt], 1) for prompt in timed][1:]
-    (alone,) = workload.prompts(1, workload.context_tokens, seed=1)
-    peer.generate([alone], 4)
-    (again,) = workload.prompts(1, workload.context_tokens, seed=2)
-    b1 = peer.generate([again], workload.b1_steps + 1)
-    peer.generate(workload.prompts(workload.batch_size, workload.context_tokens, seed=3), 4)
+    skipped = workload.warmup_steps
+    alone = workload.prompts(1, workload.context_tokens, seed=2)
+    b1 = peer.generate(alone, skipped + workload.b1_steps + 1)
     batch = workload.prompts(workload.batch_size, workload.context_tokens, seed=4)
-    b16 = peer.generate(batch, workload.b16_steps + 1)
+    b16 = peer.generate(batch, skipped + workload.b16_steps + 1)
     return {
         "prefill_s": [each.first_token_s for each in prefills],
-        "b1_step_s": b1.step_s,
-        "b16_step_s": b16.step_s,
+        "b1_step_s": b1.step_s[skipped:],
+        "b16_step_s": b16.step_s[skipped:],
         "first_ids": [each.token_ids[0][0] for each in prefills],
         "b16_ids": [ids[0] for ids in b16.token_ids],
     }

@@ -84,13 +84,7 @@ def test_measure_times_each_part_after_a_warm_up():
     clock = _Clock()
     workload = Workload(num_prefills=2, b1_steps=3, b16_steps=5, vocab_size=100)
     result = measure(clock, workload)
-    assert clock.calls == [
-        *[(1, 512, 1)] * 3,
-        (1, 128, 4),
-        (1, 128, 4),
-        (16, 128, 4),
-        (16, 128, 6),
-    ]
+    assert clock.calls == [*[(1, 512, 1)] * 3, (1, 128, 4 + 3 + 1), (16, 128, 4 + 5 + 1)]
     assert result["prefill_s"] == [10.0, 10.0]
     assert result["b1_step_s"] == [1.0] * 3
     assert result["b16_step_s"] == [16.0] * 5
