@@ -40,7 +40,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
     Returns:
         q [..., N] int8 and scale [...] float32, with x close to q * scale.
-        Source: rule of `ops.py`, scale = max(max|x|, QUANT_EPS) / 127, half to even.
+        Source: rule of `ops/`, scale = max(max|x|, QUANT_EPS) / 127, half to even.
     """
     scale = x.abs().amax(dim=-1).clamp(min=QUANT_EPS) / 127
     q = torch.round(x / scale.unsqueeze(-1)).clamp(-127, 127)

@@ -10,7 +10,8 @@ from qwen3_a8w8.errors import SignatureError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.backend import Compiler
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.ops import Ops
-from qwen3_a8w8.kernels.program import Ref, record
+from qwen3_a8w8.kernels.program import Ref
+from qwen3_a8w8.kernels.record import record
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT32, Dim, In, Out, Static, read_signature
 from qwen3_a8w8.model import qwen3
