@@ -27,7 +27,7 @@ def gather(
     indices: Annotated[Ref, In(INT32, ROWS)],
     out: Annotated[Ref, Out(FLOAT32, ROWS, WIDTH)],
 ) -> Ref:
-    """out = rms_norm(x[indices]), through the lm_head's output-writing op."""
+    """out = w x[indices]: a gather, then the lm_head, which writes an output."""
     weight = ops.constant("w", qwen3.BFLOAT16, (ops.dims["WIDTH"], ops.dims["WIDTH"]))
     return ops.lm_head(ops.gather_rows(x, indices), weight, out)
 
