@@ -2,8 +2,8 @@
 
 Calling an op on an `Ops` records it and infers shapes; what it computes is
 written in its docstring (one file per family of ops) and, as running code, in
-`reference.py`. Ops are as coarse as the fastest backend's fusions, so that a
-backend maps one op to one kernel.
+`reference_ops.py`. Ops are as coarse as the fastest backend's fusions, so that
+a backend maps one op to one kernel.
 
 Two rules hold for every op (batch invariance):
 * a row's result depends on that row alone: reductions run in an order that
