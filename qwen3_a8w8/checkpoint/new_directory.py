@@ -12,11 +12,11 @@ from pathlib import Path
 from qwen3_a8w8.errors import CheckpointError
 
 
-def check_vacant(target: Path) -> None:
-    """Refuses a target that holds something.
+def check_is_new(target: Path) -> None:
+    """Checks that a directory can be made under this name.
 
     Raises:
-        CheckpointError: it exists and isn't an empty directory.
+        CheckpointError: there is something already, other than an empty directory.
     """
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise CheckpointError(
@@ -39,7 +39,7 @@ def new_directory(target: Path, num_bytes: int) -> Iterator[Path]:
         CheckpointError: the target holds something, there is too little room, or it can't be
             written. Nothing is left behind.
     """
-    check_vacant(target)
+    check_is_new(target)
     partial = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
