@@ -1,4 +1,4 @@
-"""Tensors that don't fit, values that can't be, schemes that aren't run: one CheckpointError each."""
+"""Tensors that don't fit, values that can't be, schemes that aren't run: each a CheckpointError."""
 
 import copy
 import json
