@@ -170,7 +170,9 @@ def test_failing_steps_end_only_what_fails_alone(
     else:
         seed, num_tokens = poison
         traffic.runner.poison = {seed: num_tokens}
-    expected, bad = {}, set()
+    # Drafts that come true carry a sequence past the token from which on its steps fail.
+    num_drafts = capabilities.max_draft_tokens if config.enable else 0
+    expected, most_given = {}, {}
     for request in requests:
         (tokens,) = expected_outputs(request, capabilities)
         (seq_id,) = traffic.add(request)
@@ -179,9 +181,8 @@ def test_failing_steps_end_only_what_fails_alone(
             # The step that reads the token before its last one is the last that it needs.
             num_read = len(request.prompt_token_ids) + len(tokens) - 1
             if num_read >= num_tokens:
-                bad.add(seq_id)
                 num_given = max(0, num_tokens - len(request.prompt_token_ids))
-                expected[seq_id] = tokens[:num_given]
+                most_given[seq_id] = num_given + num_drafts
         if abort is not None:
             for _ in range(abort):
                 traffic.step()
@@ -190,8 +191,10 @@ def test_failing_steps_end_only_what_fails_alone(
     traffic.run_until_idle()
     traffic.check_outputs(expected)
     for seq_id, end in traffic.ends.items():
-        reason = end.finish_reason
-        assert (reason == "error") == (seq_id in bad) or reason in ("abort", "timeout")
+        if end.finish_reason == "error":
+            assert len(traffic.tokens[seq_id]) <= most_given[seq_id]
+        elif end.finish_reason not in ("abort", "timeout"):
+            assert seq_id not in most_given or len(expected[seq_id]) <= most_given[seq_id]
 
 
 @PROPERTY
