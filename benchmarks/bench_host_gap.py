@@ -149,7 +149,9 @@ def prompt_lookup(model: str, num_tokens: int) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Runs everything and prints JSON."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", action="append", help="may be repeated; default: demo")
     parser.add_argument("--num-tokens", type=int, default=200, help="per sequence")
     parser.add_argument("--without-ray", action="store_true")

@@ -3,6 +3,21 @@
 import pytest
 import torch
 
+from qwen3_a8w8.text.tokenizer import Tokenizer
+from tests.text_fixtures import write_tokenizer_files
+
+
+@pytest.fixture(scope="session")
+def tokenizer_dir(tmp_path_factory):
+    """A directory with a small tokenizer and what belongs to it."""
+    return write_tokenizer_files(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture(scope="session")
+def tokenizer(tokenizer_dir):
+    return Tokenizer.from_directory(tokenizer_dir)
+
+
 # Tensors here are tiny: splitting them over threads only costs, on a busy machine a lot.
 torch.set_num_threads(1)
 

@@ -11,9 +11,9 @@ from tests.fakes import FakeRunner
 class StepDriver:
     """Collects what each sequence gives and how it ends."""
 
-    def __init__(self, capabilities, config):
+    def __init__(self, capabilities, config, **core_options):
         self.runner = FakeRunner(capabilities)
-        self.core = EngineCore(capabilities, config)
+        self.core = EngineCore(capabilities, config, **core_options)
         self.in_flight = deque()
         self.tokens = {}
         self.ends = {}
@@ -54,15 +54,19 @@ class StepDriver:
         self.send()
         if not self.in_flight:
             return False
+        self.complete()
+        return True
+
+    def complete(self):
+        """Carries out the oldest plan that is in flight."""
         plan = self.in_flight.popleft()
         try:
             result = execute_step(self.runner, plan)
         except StepFailedError as error:
             self.core.fail_step(plan.step_id, error)
-            return True
+            return
         for event in self.core.complete_step(result):
             self.take(event)
-        return True
 
     def run(self, max_steps=2000):
         """Goes on until nothing is left to do."""

@@ -3,7 +3,8 @@
 The result is a compressed-tensors checkpoint that other engines load as well.
 Memory holds one layer at a time, whatever the size of the model; a run that was
 interrupted goes on where it stopped. How a layer is quantised is the business
-of `quantize_layer.py`.
+of `quantize_layer.py`, how calibration data passes through the layers that of
+`calibration_states.py`.
 """
 
 from __future__ import annotations
@@ -18,44 +19,35 @@ from pathlib import Path
 
 import torch
 
+from qwen3_a8w8.checkpoint.calibration_states import CalibrationStates
 from qwen3_a8w8.checkpoint.compressed_tensors_scheme import w8a8_quantization_config
+from qwen3_a8w8.checkpoint.copied_files import copy_other_files
 from qwen3_a8w8.checkpoint.hf_float import HfFloatReader
 from qwen3_a8w8.checkpoint.model_files import ModelFiles, read_model_files
 from qwen3_a8w8.checkpoint.names import (
     EMBED_TOKENS,
-    FINAL_NORM,
     LAYER_NORM_NAMES,
     LINEAR_NAMES,
-    LM_HEAD,
     linear_module,
     linear_modules,
     norm_tensor,
 )
-from qwen3_a8w8.checkpoint.quantize_layer import LayerStatistics, QuantizedLayer, quantize_layer
+from qwen3_a8w8.checkpoint.new_directory import check_is_new
+from qwen3_a8w8.checkpoint.quantize_layer import QuantizedLayer, quantize_layer
 from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions, check_token_ids
 from qwen3_a8w8.checkpoint.quantize_progress import Progress
 from qwen3_a8w8.checkpoint.quantize_report import REPORT_FILE, write_report
+from qwen3_a8w8.checkpoint.quantize_tensors import (
+    outer_tensors,
+    planned_tensors,
+    tensors_of_layers,
+)
 from qwen3_a8w8.checkpoint.reader import FloatLinear, check_finite
-from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter, TensorSpec
+from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
-from qwen3_a8w8.quantization.int8 import dequantize
-from qwen3_a8w8.quantization.qwen3_layer import layer_forward, rotary_tables
 
 logger = logging.getLogger(__name__)
-
-COPIED_FILES = (
-    "generation_config.json",
-    "tokenizer*",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-    "LICENSE*",
-    "NOTICE*",
-)
-"""What goes along unchanged, as glob patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +108,7 @@ def quantize_checkpoint(
             f"{src / 'config.json'}: the model is quantised already ({model.quantization!r:.200}), "
             "expected one with bf16, fp16 or fp32 weights"
         )
-    if dst.exists() and (not dst.is_dir() or any(dst.iterdir())):
-        raise CheckpointError(
-            f"{dst}: exists and isn't an empty directory; choose another target or remove it"
-        )
+    check_is_new(dst)
     check_token_ids(options.calibration, model.config.vocab_size)
     reader = HfFloatReader(model)
     try:
@@ -148,10 +137,9 @@ class _Quantisation:
         self._options = options
         self._max_shard_bytes = max_shard_bytes
         self._kept = [m for m in linear_modules(model.config) if options.is_kept(m)]
-        self._specs = self._plan()
+        self._specs = planned_tensors(reader.files, model.config, self._kept)
         self._progress = Progress(target, self._key())
-        longest = max((len(ids) for ids in options.calibration), default=0)
-        self._rope = rotary_tables(model.config, longest)
+        self._states = CalibrationStates(model.config, options.calibration, self._progress)
 
     def run(self, on_progress: Callable[[int, int], None] | None) -> QuantizeSummary:
         num_bytes = sum(spec.num_bytes for spec in self._specs)
@@ -159,10 +147,10 @@ class _Quantisation:
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(self._target.parent).free
-            if progress.layers_done == 0 and free < num_bytes + self._hidden_bytes():
+            if progress.layers_done == 0 and free < num_bytes + self._states.num_bytes:
                 raise CheckpointError(
                     f"{self._target}: the quantised checkpoint takes {num_bytes} bytes and the "
-                    f"calibration {self._hidden_bytes()} meanwhile, {free} are free there"
+                    f"calibration {self._states.num_bytes} meanwhile, {free} are free there"
                 )
             if progress.layers_done:
                 logger.info("%s: going on at layer %d", progress.directory, progress.layers_done)
@@ -171,10 +159,10 @@ class _Quantisation:
                 progress.directory,
                 self._specs,
                 max_shard_bytes=self._max_shard_bytes,
-                written=self._written_before(),
+                written=tensors_of_layers(self._specs, progress.layers_done),
             ) as writer:
                 if self._options.calibration and progress.layers_done == 0:
-                    self._embed()
+                    self._states.embed(self._read(EMBED_TOKENS))
                 for layer in range(progress.layers_done, num_layers):
                     result = self._quantise_layer(layer)
                     self._write_layer(writer, layer, result)
@@ -182,7 +170,7 @@ class _Quantisation:
                     progress.finish_layer(result.reports)
                     if on_progress is not None:
                         on_progress(layer + 1, num_layers)
-                for name in self._outer_tensors():
+                for name in outer_tensors(self._config):
                     writer.write(name, self._read(name))
             suggestion = self._write_other_files()
             progress.complete(self._target)
@@ -207,80 +195,21 @@ class _Quantisation:
         norms = {name: self._read(norm_tensor(layer, name)) for name in LAYER_NORM_NAMES}
         statistics = None
         if self._options.calibration:
-            statistics = LayerStatistics(has_hessians=self._options.compensates)
-            floats = {name: t.float() for name, t in {**weights, **norms}.items()}
-            for hidden in self._sequences(layer):
-                layer_forward(self._config, floats, hidden, self._rope, statistics.observe)
-            del floats
+            statistics = self._states.observe(
+                layer, {**weights, **norms}, has_hessians=self._options.compensates
+            )
         try:
             result = quantize_layer(layer, weights, norms, statistics, self._options)
         except ValueError as error:
             raise CheckpointError(f"{self._files.directory}: layer {layer}: {error}") from error
         if self._options.calibration and layer + 1 < self._config.num_layers:
-            self._advance(layer, result)
+            self._states.advance(layer, result)
         return result
-
-    def _advance(self, layer: int, result: QuantizedLayer) -> None:
-        """Computes the next layer's input with the weights as they now are."""
-        dense = {name: tensor.float() for name, tensor in result.norms.items()}
-        for name, linear in result.linears.items():
-            dense[name] = (
-                linear.weight.float()
-                if isinstance(linear, FloatLinear)
-                else dequantize(linear.w_q, linear.w_scale)
-            )
-        pairs = zip(self._sequences(layer), self._sequences(layer + 1), strict=True)
-        for hidden, following in pairs:
-            following.copy_(layer_forward(self._config, dense, hidden, self._rope))
-
-    def _sequences(self, layer: int) -> tuple[torch.Tensor, ...]:
-        lengths = [len(ids) for ids in self._options.calibration]
-        states = self._progress.hidden_states(layer, sum(lengths), self._config.hidden_size)
-        return torch.split(states, lengths)
-
-    def _embed(self) -> None:
-        table = self._read(EMBED_TOKENS)
-        for ids, hidden in zip(self._options.calibration, self._sequences(0), strict=True):
-            hidden.copy_(table[torch.tensor(ids)].float())
 
     def _read(self, name: str) -> torch.Tensor:
         tensor = self._files.read(name)
         check_finite(self._files, name, tensor)
         return tensor
-
-    def _plan(self) -> list[TensorSpec]:
-        specs: list[TensorSpec] = []
-        for name in self._all_tensors():
-            dtype, shape = self._files.stored_dtype(name), self._files.infos[name].shape
-            module = name.removesuffix(".weight")
-            if module.endswith("_proj") and module not in self._kept:
-                specs.append(TensorSpec(name, torch.int8, shape))
-                specs.append(TensorSpec(f"{name}_scale", dtype, (shape[0], 1)))
-            else:
-                specs.append(TensorSpec(name, dtype, shape))
-        return specs
-
-    def _all_tensors(self) -> list[str]:
-        names = [EMBED_TOKENS]
-        for layer in range(self._config.num_layers):
-            names += self._layer_tensors(layer)
-        return names + [name for name in self._outer_tensors() if name != EMBED_TOKENS]
-
-    def _layer_tensors(self, layer: int) -> list[str]:
-        norms = [norm_tensor(layer, name) for name in LAYER_NORM_NAMES]
-        return norms + [f"{linear_module(layer, name)}.weight" for name in LINEAR_NAMES]
-
-    def _outer_tensors(self) -> list[str]:
-        is_tied = self._config.tie_word_embeddings
-        return [EMBED_TOKENS, FINAL_NORM, *([] if is_tied else [LM_HEAD])]
-
-    def _written_before(self) -> set[str]:
-        done = {
-            name
-            for layer in range(self._progress.layers_done)
-            for name in self._layer_tensors(layer)
-        }
-        return {spec.name for spec in self._specs if spec.name.removesuffix("_scale") in done}
 
     def _write_layer(self, writer: SafetensorsWriter, layer: int, result: QuantizedLayer) -> None:
         for norm, tensor in result.norms.items():
@@ -301,10 +230,7 @@ class _Quantisation:
         raw = {**self._model.raw_config, "quantization_config": quantization}
         text = json.dumps(raw, indent=2) + "\n"
         (directory / "config.json").write_text(text, encoding="utf-8")
-        for pattern in COPIED_FILES:
-            for path in sorted(self._model.directory.glob(pattern)):
-                if path.is_file():
-                    shutil.copyfile(path, directory / path.name)
+        copy_other_files(self._model.directory, directory)
         settings = {
             "method": options.method,
             "scale_search": options.scale_search,
@@ -315,10 +241,6 @@ class _Quantisation:
             "damping": options.damping,
         }
         return write_report(directory / REPORT_FILE, self._progress.reports, settings)
-
-    def _hidden_bytes(self) -> int:
-        num_tokens = sum(len(ids) for ids in self._options.calibration)
-        return 2 * 4 * num_tokens * self._config.hidden_size
 
     def _key(self) -> str:
         digest = hashlib.sha256(self._options.digest().encode())

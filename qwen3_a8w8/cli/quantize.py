@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+
+from qwen3_a8w8.cli.progress import progress_bar
 
 _NUM_SUGGESTED = 8
 
@@ -55,12 +56,7 @@ def quantize(
         damping=damping,
     )
     console = Console(stderr=True)
-    with Progress(console=console) as progress:
-        task = progress.add_task("quantising", total=None)
-
-        def on_progress(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
+    with progress_bar(console, "quantising") as on_progress:
         summary = quantize_checkpoint(source, dst, on_progress, options=options)
     kept = f", {summary.num_kept} kept in floating point" if summary.num_kept else ""
     console.print(

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+
+from qwen3_a8w8.cli.progress import progress_bar
 
 
 def synth(
@@ -21,12 +22,7 @@ def synth(
 
     config = named_shape(shape)  # an unknown one is told before a bar is drawn
     console = Console(stderr=True)
-    with Progress(console=console) as progress:
-        task = progress.add_task("writing", total=None)
-
-        def on_progress(done: int, total: int) -> None:
-            progress.update(task, completed=done, total=total)
-
+    with progress_bar(console, "writing") as on_progress:
         summary = synth_checkpoint(config, dst, on_progress, seed=seed)
     console.print(
         f"{summary.path}: {summary.num_linears} linears, {summary.written_bytes / 2**30:.2f} GiB"

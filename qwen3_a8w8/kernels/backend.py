@@ -1,6 +1,6 @@
 """What a device's kernels must offer, and how a callable is compiled for them.
 
-`compile_callable` records a Python function (see `program.py`), lowers it on a
+`compile_callable` records a Python function (see `record.py`), lowers it on a
 backend and returns a `CompiledCallable` that checks every argument before
 anything is dispatched. It makes no sample tensors: neither weights nor inputs
 exist yet when it runs.
@@ -14,7 +14,8 @@ from typing import Any, Protocol, runtime_checkable
 from weakref import ReferenceType, ref
 
 from qwen3_a8w8.errors import SignatureError
-from qwen3_a8w8.kernels.program import Program, Ref, record
+from qwen3_a8w8.kernels.program import Program, Ref
+from qwen3_a8w8.kernels.record import record
 from qwen3_a8w8.kernels.signature import Signature, TensorLike
 
 _MAX_CHECKED_CALLS = 8

@@ -9,21 +9,14 @@ import pytest
 from deployments.api import build_api
 from deployments.service import ModelService
 from qwen3_a8w8.config import EngineConfig
-from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.fake_deployment import FakeEngine, text_capabilities
-from tests.text_fixtures import write_tokenizer_files
 
 MAX_BODY_BYTES = 20_000
 
 
 @pytest.fixture(scope="session")
-def model_directory(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tiny"))
-
-
-@pytest.fixture(scope="session")
-def tokenizer(model_directory):
-    return Tokenizer.from_directory(model_directory)
+def model_directory(tokenizer_dir):
+    return tokenizer_dir
 
 
 @pytest.fixture

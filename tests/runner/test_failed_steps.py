@@ -74,15 +74,10 @@ class Driver(StepDriver):
 
 def run(runner, requests, **settings):
     driver = Driver(runner, EngineConfig(**settings))
-    driver.core._intake._next_seq_id = run.next_seq_id
     ids = [driver.add(request) for request in requests]
     driver.run()
-    run.next_seq_id = driver.core._intake._next_seq_id
     assert driver.core.stats().num_blocks_in_use == 0
     return [(driver.tokens[i], driver.logprobs[i], driver.ends[i]) for i in ids]
-
-
-run.next_seq_id = 0
 
 
 @pytest.mark.parametrize(

@@ -280,8 +280,8 @@ def test_device_clock_separates_work_from_waiting():
     assert clock.end_step() == (2.25, 0.75)
 
 
-def test_close_gives_all_device_memory_back_and_may_be_repeated(runner):
-    assert runner.worker.num_bytes > 0
-    runner.close()
-    runner.close()
-    assert runner.worker.num_bytes == 0
+def test_close_gives_all_device_memory_back_and_may_be_repeated(own_runner):
+    assert own_runner.worker.num_bytes > 0
+    own_runner.close()
+    own_runner.close()
+    assert own_runner.worker.num_bytes == 0

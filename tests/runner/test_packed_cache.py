@@ -171,7 +171,9 @@ def test_file_of_another_layout_or_version_is_not_used(
 
 
 def test_two_processes_at_once_make_one_good_file(models, plain_logits, tmp_path):
-    context = multiprocessing.get_context("spawn")
+    # Children of a process that has imported what they need, and has no threads.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.runners"])
     barrier, results = context.Barrier(2), context.Queue()
     children = [
         context.Process(

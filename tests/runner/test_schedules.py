@@ -86,7 +86,6 @@ def run(runner, requests, rng=None, aborts=(), **config):
     # The prefill callables were compiled once; a smaller chunk is the scheduler's choice.
     chunk = config.pop("prefill_chunk_tokens", capabilities.prefill_chunk_tokens)
     core = EngineCore(replace(capabilities, prefill_chunk_tokens=chunk), EngineConfig(**config))
-    core._intake._next_seq_id = run.next_seq_id
     due, in_flight, outputs, ids = deque(requests), deque(), {}, {}
     num_steps = 0
     while True:
@@ -110,12 +109,8 @@ def run(runner, requests, rng=None, aborts=(), **config):
                 prompt += [(t.position, t.token_id, t.logprobs) for t in event.prompt_tokens]
     assert core.stats().num_blocks_in_use == 0
     assert runner._sequences == {}
-    run.next_seq_id = core._intake._next_seq_id
     run.stats = core.stats()
     return [[outputs.get(seq_id, ([], [], [])) for seq_id in ids[i]] for i in range(len(requests))]
-
-
-run.next_seq_id = 0
 
 
 @pytest.fixture(scope="module")

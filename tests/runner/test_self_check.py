@@ -3,9 +3,9 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError, KernelUnavailableError
 from qwen3_a8w8.experimental import FLAGS, describe_flags, variants
-from qwen3_a8w8.kernels import reference
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend, runnable_isas
 from qwen3_a8w8.kernels.reference import ReferenceBackend
+from qwen3_a8w8.kernels.reference_ops import OPS
 from qwen3_a8w8.llm import LLM
 from qwen3_a8w8.runner import model_runner
 from qwen3_a8w8.runner.self_check import self_check
@@ -49,7 +49,7 @@ def test_self_check_refuses_rows_that_depend_on_the_batch(monkeypatch):
         x, weight = map(run.get, node.inputs)
         run.put(node.outputs[0], x @ weight.float().T + 1e-6 * len(x))
 
-    expected = dict(reference._OPS)
+    expected = dict(OPS)
 
     class Dependent(ReferenceBackend):
         def lower(self, program):
@@ -57,11 +57,11 @@ def test_self_check_refuses_rows_that_depend_on_the_batch(monkeypatch):
             plain = executable.run
 
             def run(args, dims):
-                reference._OPS["lm_head"] = lm_head
+                OPS["lm_head"] = lm_head
                 try:
                     plain(args, dims)
                 finally:
-                    reference._OPS.update(expected)
+                    OPS.update(expected)
 
             executable.run = run
             return executable
@@ -79,7 +79,7 @@ class NegatedOp(ReferenceBackend):
 
     def lower(self, program):
         executable = super().lower(program)
-        plain, kernel = executable.run, reference._OPS[self.op]
+        plain, kernel = executable.run, OPS[self.op]
 
         def negated(run, node):
             kernel(run, node)
@@ -87,11 +87,11 @@ class NegatedOp(ReferenceBackend):
 
         def run(args, dims):
             is_broken = self.num_rows in (None, dims.get("ROWS"))
-            reference._OPS[self.op] = negated if is_broken else kernel
+            OPS[self.op] = negated if is_broken else kernel
             try:
                 plain(args, dims)
             finally:
-                reference._OPS[self.op] = kernel
+                OPS[self.op] = kernel
 
         executable.run = run
         return executable

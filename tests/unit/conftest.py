@@ -1,18 +1,25 @@
-"""Fixtures of the unit tests."""
+"""Checkpoints to spoil: one of each kind, made once."""
 
-from __future__ import annotations
+import shutil
 
 import pytest
 
-from qwen3_a8w8.text.tokenizer import Tokenizer
-from tests.text_fixtures import write_tokenizer_files
+from tests.checkpoints import make_compressed_qwen3, make_random_qwen3
 
 
 @pytest.fixture(scope="session")
-def tokenizer_dir(tmp_path_factory):
-    return write_tokenizer_files(tmp_path_factory.mktemp("tokenizer"))
+def masters(tmp_path_factory):
+    """One checkpoint of each kind; tests work on copies."""
+    root = tmp_path_factory.mktemp("masters")
+    make_random_qwen3(root / "float")
+    make_random_qwen3(root / "sharded", max_shard_size="600KB")
+    make_compressed_qwen3(root / "w8a8", tied=False)
+    return root
 
 
-@pytest.fixture(scope="session")
-def tokenizer(tokenizer_dir):
-    return Tokenizer.from_directory(tokenizer_dir)
+@pytest.fixture
+def copy_of(masters, tmp_path):
+    def make(kind):
+        return shutil.copytree(masters / kind, tmp_path / kind)
+
+    return make

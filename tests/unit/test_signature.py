@@ -10,7 +10,8 @@ from qwen3_a8w8.errors import SignatureError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.backend import Compiler
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.ops import Ops
-from qwen3_a8w8.kernels.program import Ref, record
+from qwen3_a8w8.kernels.program import Ref
+from qwen3_a8w8.kernels.record import record
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.kernels.signature import FLOAT32, INT32, Dim, In, Out, Static, read_signature
 from qwen3_a8w8.model import qwen3
@@ -26,7 +27,7 @@ def gather(
     indices: Annotated[Ref, In(INT32, ROWS)],
     out: Annotated[Ref, Out(FLOAT32, ROWS, WIDTH)],
 ) -> Ref:
-    """out = rms_norm(x[indices]), through the lm_head's output-writing op."""
+    """out = w x[indices]: a gather, then the lm_head, which writes an output."""
     weight = ops.constant("w", qwen3.BFLOAT16, (ops.dims["WIDTH"], ops.dims["WIDTH"]))
     return ops.lm_head(ops.gather_rows(x, indices), weight, out)
 

@@ -1,0 +1,11 @@
+"""The in-process API: `LLM(model).generate(prompts, params)`.
+
+The same engine, scheduler and runner as in the deployment, without Ray. This
+package only joins them with the text side.
+"""
+
+from qwen3_a8w8.llm.llm import LLM
+from qwen3_a8w8.llm.outputs import Completion, GenerationOutput
+from qwen3_a8w8.llm.prompts import Message, Prompt
+
+__all__ = ["LLM", "Completion", "GenerationOutput", "Message", "Prompt"]
