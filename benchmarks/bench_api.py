@@ -229,7 +229,8 @@ def measure_serve(num_tokens: int, coalescings: Sequence[bool]) -> list[dict[str
 
     from benchmarks.instant_engine import UncoalescedReplica
     from deployments import app
-    from deployments.local import DEFAULT_HTTP_PROXY, HttpProxy, local_application
+    from deployments.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
+    from deployments.local import local_application
     from deployments.settings import AppSettings
 
     settings = AppSettings(model=MODEL, runner_factory=FACTORY)

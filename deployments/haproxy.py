@@ -19,12 +19,18 @@ import tempfile
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
+from typing import Literal, get_args
 
 from deployments import haproxy_launcher
 from deployments.errors import EngineNotReadyError
 from deployments.http_errors import error_response
 from deployments.ports import free_port
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
+
+HttpProxy = Literal["haproxy", "python"]
+"""What takes the requests: the HAProxy that Ray brings on Linux, or Serve's own proxy."""
+
+DEFAULT_HTTP_PROXY: HttpProxy = "haproxy" if sys.platform == "linux" else "python"
 
 SERVE_HOST = "127.0.0.1"
 """Where everything behind HAProxy listens."""
@@ -38,6 +44,23 @@ NUM_OTHER_FILES = 128
 _MAX_SOCKET_PATH = 107
 _SOCKET_SUFFIX = f"/{'0' * 56}/s.4194304.tmp"
 """What Ray and HAProxy add to the directory: the node's id, the socket, a pid while it starts."""
+
+
+def proxy_environment(
+    http_proxy: HttpProxy, host: str, port: int, *, max_header_bytes: int
+) -> contextlib.AbstractContextManager[dict[str, str]]:
+    """What a proxy needs in the environment of Ray's processes, while it does.
+
+    Raises:
+        ConfigError: there is no such proxy, or it can't be run here.
+    """
+    if http_proxy not in get_args(HttpProxy):
+        raise ConfigError(
+            f"http_proxy is {http_proxy!r}; valid ones: {', '.join(get_args(HttpProxy))}"
+        )
+    if http_proxy == "haproxy":
+        return haproxy_environment(host, port, max_header_bytes=max_header_bytes)
+    return contextlib.nullcontext({"RAY_SERVE_ENABLE_HA_PROXY": "0"})
 
 
 @contextlib.contextmanager

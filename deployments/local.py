@@ -13,10 +13,8 @@ import os
 import re
 import signal
 import socket
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Literal, get_args
 
 import ray
 from ray import serve
@@ -26,7 +24,7 @@ from ray.serve.schema import LoggingConfig
 import deployments
 from deployments.api_keys import ApiKeys
 from deployments.app import APPLICATION_NAME, build_app
-from deployments.haproxy import SERVE_HOST, haproxy_environment
+from deployments.haproxy import DEFAULT_HTTP_PROXY, SERVE_HOST, HttpProxy, proxy_environment
 from deployments.settings import AppSettings
 from qwen3_a8w8 import errors
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -34,11 +32,6 @@ from qwen3_a8w8.errors import ConfigError, EngineDeadError, Qwen3A8W8Error
 
 OBJECT_STORE_BYTES = 96 * 2**20
 """Nothing is stored there: messages are small enough to travel with the calls."""
-
-HttpProxy = Literal["haproxy", "python"]
-"""What takes the requests: the HAProxy that Ray brings on Linux, or Serve's own proxy."""
-
-DEFAULT_HTTP_PROXY: HttpProxy = "haproxy" if sys.platform == "linux" else "python"
 
 
 def announce(url: str) -> None:
@@ -106,7 +99,10 @@ def local_application(
         Qwen3A8W8Error: whatever else kept an engine from starting.
     """
     _check(settings, host, port)
-    with _proxy_environment(http_proxy, settings, host, port) as proxy, _ray_environment(proxy):
+    proxy_variables = proxy_environment(
+        http_proxy, host, port, max_header_bytes=settings.http.max_header_bytes
+    )
+    with proxy_variables as proxy, _ray_environment(proxy):
         try:
             _start_ray(settings, has_logs=has_logs)
             serve.start(
@@ -200,19 +196,6 @@ def _startup_error(report: str) -> Qwen3A8W8Error:
 
 def _logging() -> LoggingConfig:
     return LoggingConfig(log_level="WARNING", enable_access_log=False)
-
-
-def _proxy_environment(
-    http_proxy: str, settings: AppSettings, host: str, port: int
-) -> contextlib.AbstractContextManager[dict[str, str]]:
-    """What the proxy needs of the environment, while it does."""
-    if http_proxy not in get_args(HttpProxy):
-        raise ConfigError(
-            f"http_proxy is {http_proxy!r}; valid ones: {', '.join(get_args(HttpProxy))}"
-        )
-    if http_proxy == "haproxy":
-        return haproxy_environment(host, port, max_header_bytes=settings.http.max_header_bytes)
-    return contextlib.nullcontext({"RAY_SERVE_ENABLE_HA_PROXY": "0"})
 
 
 @contextlib.contextmanager

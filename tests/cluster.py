@@ -16,7 +16,8 @@ with warnings.catch_warnings():
     from ray.serve.handle import DeploymentHandle
 
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT, build_app
-    from deployments.local import DEFAULT_HTTP_PROXY, local_application
+    from deployments.haproxy import DEFAULT_HTTP_PROXY
+    from deployments.local import local_application
 
 from deployments.ports import free_port
 from deployments.settings import AppSettings

@@ -36,7 +36,8 @@ def serve(
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
 
-    from deployments.local import DEFAULT_HTTP_PROXY, serve_local  # brings ray
+    from deployments.haproxy import DEFAULT_HTTP_PROXY
+    from deployments.local import serve_local  # brings ray
     from deployments.settings import AppSettings
     from qwen3_a8w8.errors import ConfigError
 
@@ -54,6 +55,4 @@ def serve(
         found = error.errors()[0]
         field = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{field} is {found['input']!r}: {found['msg']}") from None
-    serve_local(
-        settings, host=host, port=port, http_proxy=http_proxy or DEFAULT_HTTP_PROXY
-    )
+    serve_local(settings, host=host, port=port, http_proxy=http_proxy or DEFAULT_HTTP_PROXY)
