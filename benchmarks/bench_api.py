@@ -5,7 +5,8 @@ another. `serve`: a whole application on Ray Serve, hop by hop:
 
     engine->router    the runner in its actor, read from the router in this process
     replica->ingress  a replica's stream, read over a Serve handle in this process
-    ingress->client   everything: replica, ingress, proxy, streamed HTTP
+    ingress->client   everything: replica, ingress, proxy, streamed HTTP; once behind Serve's
+                      Python proxy and once behind HAProxy
 
 Tokens per second at concurrency 16, time to first token (median) at concurrency 1, both with
 what has piled up sent as one message (coalescing, as the application does) and with a message for
@@ -14,7 +15,7 @@ every token.
     python benchmarks/bench_api.py --json api.json
 
 Goals on a quiet machine: asgi at least 5,000 tokens/s without coalescing; ingress->client at
-concurrency 1 a first token within 12 ms.
+concurrency 1 a first token within 12 ms behind the proxy that `qwen3-a8w8 serve` uses.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that this process and Ray's find `benchmarks`
 
 from benchmarks.instant_engine import InstantEngine, make_capabilities  # noqa: E402
-from benchmarks.ports import free_port  # noqa: E402
+from deployments.ports import free_port  # noqa: E402
 from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
 from qwen3_a8w8.checkpoint.resolve import resolve_model  # noqa: E402
 from qwen3_a8w8.config import EngineConfig  # noqa: E402
@@ -220,33 +221,44 @@ async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
 
 
 def measure_serve(num_tokens: int, coalescings: Sequence[bool]) -> list[dict[str, Any]]:
-    """A whole application, with and without coalescing."""
+    """A whole application behind each proxy, with and without coalescing.
+
+    The hops that no proxy is part of are measured once.
+    """
     from ray import serve
 
     from benchmarks.instant_engine import UncoalescedReplica
     from deployments import app
+    from deployments.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
     from deployments.local import local_application
     from deployments.settings import AppSettings
 
     settings = AppSettings(model=MODEL, runner_factory=FACTORY)
+    proxies: list[HttpProxy] = ["python"]
+    if DEFAULT_HTTP_PROXY != "python":
+        proxies.append(DEFAULT_HTTP_PROXY)
     results: list[dict[str, Any]] = []
     replica = app.EngineReplica
     for coalescing in coalescings:
         app.EngineReplica = replica if coalescing else UncoalescedReplica  # type: ignore[misc]
-        port = free_port()
-        with local_application(settings, port=port):
-            if coalescing is coalescings[0]:
-                results += asyncio.run(measure_router(num_tokens))
-            engine = serve.get_deployment_handle(app.ENGINE_DEPLOYMENT, app.APPLICATION_NAME)
-            results += asyncio.run(
-                measure_streams(
-                    "replica->ingress",
-                    coalescing,
-                    engine.options(stream=True).start_stream.remote,
-                    num_tokens,
-                )
-            )
-            results += measure_client("ingress->client", coalescing, port, num_tokens)
+        for proxy in proxies:
+            port = free_port()
+            with local_application(settings, port=port, http_proxy=proxy):
+                if coalescing is coalescings[0] and proxy is proxies[0]:
+                    results += asyncio.run(measure_router(num_tokens))
+                if proxy is proxies[0]:
+                    engine = serve.get_deployment_handle(
+                        app.ENGINE_DEPLOYMENT, app.APPLICATION_NAME
+                    )
+                    results += asyncio.run(
+                        measure_streams(
+                            "replica->ingress",
+                            coalescing,
+                            engine.options(stream=True).start_stream.remote,
+                            num_tokens,
+                        )
+                    )
+                results += measure_client(f"ingress->client, {proxy}", coalescing, port, num_tokens)
     app.EngineReplica = replica  # type: ignore[misc]
     return results
 
@@ -254,11 +266,11 @@ def measure_serve(num_tokens: int, coalescings: Sequence[bool]) -> list[dict[str
 def print_table(results: list[dict[str, Any]]) -> None:
     names = {True: "on", False: "off", None: "-"}
     print(
-        f"{'hop':<18}{'coalescing':<12}{'streams':>8}{'tokens/s':>11}{'TTFT ms':>9}{'tok/msg':>9}"
+        f"{'hop':<26}{'coalescing':<12}{'streams':>8}{'tokens/s':>11}{'TTFT ms':>9}{'tok/msg':>9}"
     )
     for result in results:
         print(
-            f"{result['hop']:<18}{names[result['coalescing']]:<12}{result['concurrency']:>8}"
+            f"{result['hop']:<26}{names[result['coalescing']]:<12}{result['concurrency']:>8}"
             f"{result['tokens_per_s']:>11,.0f}{result['ttft_s'] * 1e3:>9.2f}"
             f"{result['tokens_per_message']:>9.2f}"
         )

@@ -62,6 +62,8 @@ def build_app(settings: AppSettings) -> Application:
         num_replicas=settings.http.num_replicas,
         ray_actor_options=_actor_options(settings.http.num_cpus),
         max_ongoing_requests=UNLIMITED_REQUESTS,
+        health_check_period_s=replicas.health_check_period_s,
+        health_check_timeout_s=replicas.health_check_timeout_s,
         graceful_shutdown_timeout_s=replicas.graceful_shutdown_timeout_s,
         graceful_shutdown_wait_loop_s=0.5,
     )(Ingress)

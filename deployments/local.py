@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import ray
@@ -24,6 +24,7 @@ from ray.serve.schema import LoggingConfig
 import deployments
 from deployments.api_keys import ApiKeys
 from deployments.app import APPLICATION_NAME, build_app
+from deployments.haproxy import DEFAULT_HTTP_PROXY, SERVE_HOST, HttpProxy, proxy_environment
 from deployments.settings import AppSettings
 from qwen3_a8w8 import errors
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -43,6 +44,7 @@ def serve_local(
     host: str = "127.0.0.1",
     port: int = 8000,
     *,
+    http_proxy: HttpProxy = DEFAULT_HTTP_PROXY,
     on_ready: Callable[[str], None] = announce,
     has_logs: bool = False,
 ) -> None:
@@ -52,6 +54,7 @@ def serve_local(
         settings: the application.
         host: address to listen on.
         port: port to listen on.
+        http_proxy: what takes the requests.
         on_ready: called once with the base URL when requests are taken.
         has_logs: show the processes' logs here, not only in Ray's log directory.
 
@@ -60,7 +63,8 @@ def serve_local(
         CheckpointError: the model can't be found or read.
         Qwen3A8W8Error: whatever else kept an engine from starting.
     """
-    with local_application(settings, host, port, has_logs=has_logs) as url:
+    application = local_application(settings, host, port, http_proxy=http_proxy, has_logs=has_logs)
+    with application as url:
         # Only now: while it starts, Ctrl-C raises KeyboardInterrupt and the context ends.
         asyncio.run(_until_signal(lambda: on_ready(url)))
 
@@ -76,7 +80,12 @@ async def _until_signal(on_ready: Callable[[], None]) -> None:
 
 @contextlib.contextmanager
 def local_application(
-    settings: AppSettings, host: str = "127.0.0.1", port: int = 8000, *, has_logs: bool = False
+    settings: AppSettings,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    *,
+    http_proxy: HttpProxy = DEFAULT_HTTP_PROXY,
+    has_logs: bool = False,
 ) -> Iterator[str]:
     """The application on a Ray of its own, for as long as the context lasts.
 
@@ -84,16 +93,22 @@ def local_application(
         The base URL, once requests are taken.
 
     Raises:
-        ConfigError: a setting can't be used, the port is taken, or this process uses Ray already.
+        ConfigError: a setting can't be used, the port is taken, the proxy can't be run, or this
+            process uses Ray already.
         CheckpointError: the model can't be found or read.
         Qwen3A8W8Error: whatever else kept an engine from starting.
     """
     _check(settings, host, port)
-    with _ray_environment():
+    proxy_variables = proxy_environment(
+        http_proxy, host, port, max_header_bytes=settings.http.max_header_bytes
+    )
+    with proxy_variables as proxy, _ray_environment(proxy):
         try:
             _start_ray(settings, has_logs=has_logs)
             serve.start(
-                http_options=HTTPOptions(host=host, port=port),
+                http_options=HTTPOptions(
+                    host=SERVE_HOST if http_proxy == "haproxy" else host, port=port
+                ),
                 logging_config=_logging(),
             )
             _run(settings)
@@ -184,8 +199,8 @@ def _logging() -> LoggingConfig:
 
 
 @contextlib.contextmanager
-def _ray_environment() -> Iterator[None]:
-    """Environment that Ray and its processes inherit.
+def _ray_environment(proxy: Mapping[str, str]) -> Iterator[None]:
+    """Environment that Ray and its processes inherit, with that of the proxy.
 
     They find this package where this process found it, installed or not.
     """
@@ -197,6 +212,9 @@ def _ray_environment() -> Iterator[None]:
         "RAY_USAGE_STATS_ENABLED": "0",
         # The actor asks Ray for no GPU; Ray isn't to hide those that are there.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # A proxy that has died is replaced after three of these; Serve's 10 s are for clusters.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        **proxy,
     }
     former = {name: os.environ.get(name) for name in wanted}
     os.environ.update(wanted)

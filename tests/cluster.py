@@ -16,9 +16,10 @@ with warnings.catch_warnings():
     from ray.serve.handle import DeploymentHandle
 
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT, build_app
+    from deployments.haproxy import DEFAULT_HTTP_PROXY
     from deployments.local import local_application
 
-from benchmarks.ports import free_port
+from deployments.ports import free_port
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -41,6 +42,7 @@ class RunningApplication:
     handle: DeploymentHandle = field(repr=False)
     engine: DeploymentHandle = field(repr=False)
     name: str = APPLICATION_NAME
+    http_proxy: str = DEFAULT_HTTP_PROXY
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(
@@ -110,8 +112,9 @@ def stream_text(application, prompt, on_chunk=lambda num_chunks: None, *, extra_
 
 
 @contextlib.contextmanager
-def running_application(directory: Path):
-    """Starts everything, and ends it."""
+def running_application(directory: Path, http_proxy: str | None = None):
+    """Starts everything, behind that proxy or the server's own choice, and ends it."""
+    http_proxy = http_proxy or DEFAULT_HTTP_PROXY
     write_tokenizer_files(directory)
     settings = AppSettings(
         model=str(directory),
@@ -124,9 +127,10 @@ def running_application(directory: Path):
             "graceful_shutdown_timeout_s": 5.0,
         },
     )
-    with local_application(settings, port=free_port()) as url:
+    with local_application(settings, port=free_port(), http_proxy=http_proxy) as url:
         yield RunningApplication(
             url=url,
+            http_proxy=http_proxy,
             directory=directory,
             tokenizer=Tokenizer.from_directory(directory),
             capabilities=text_capabilities(directory),

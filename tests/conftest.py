@@ -22,6 +22,14 @@ def tokenizer(tokenizer_dir):
 torch.set_num_threads(1)
 
 
+def pytest_addoption(parser):
+    parser.addoption(
+        "--http-proxy",
+        choices=("haproxy", "python"),
+        help="what stands before the applications of serve and chaos tests; default: the server's",
+    )
+
+
 def pytest_configure(config):
     """Tolerates what Ray does in this process; every other warning stays an error."""
     for line in (
@@ -33,10 +41,11 @@ def pytest_configure(config):
 
 
 @pytest.fixture(scope="session")
-def application(tmp_path_factory):
+def application(tmp_path_factory, request):
     """The application on a local cluster: one for the whole run, because it takes a while."""
     # Imported here: most runs of a single test need no Ray.
     from tests.cluster import running_application
 
-    with running_application(tmp_path_factory.mktemp("tiny")) as running:
+    http_proxy = request.config.getoption("--http-proxy")
+    with running_application(tmp_path_factory.mktemp("tiny"), http_proxy) as running:
         yield running

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,9 @@ from openai import OpenAI
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
+
+from deployments.haproxy import DEFAULT_HTTP_PROXY, proxy_environment
+from deployments.settings import AppSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 CONFIG = ROOT / "cluster_configs" / "local.yaml"
@@ -56,7 +59,13 @@ def main() -> int:
     options = yaml.safe_load(CONFIG.read_text())
     http, settings = options["http_options"], options["applications"][0]["args"]
     url = f"http://{http['host']}:{http['port']}"
-    with deployed(url):
+    environment = proxy_environment(
+        DEFAULT_HTTP_PROXY,
+        http["host"],
+        http["port"],
+        max_header_bytes=AppSettings(**settings).http.max_header_bytes,
+    )
+    with environment as proxy, deployed(url, proxy):
         client = OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
         name = settings["served_model_name"]
         console.rule("one at a time")
@@ -71,14 +80,19 @@ def main() -> int:
 
 
 @contextlib.contextmanager
-def deployed(url: str) -> Iterator[None]:
-    """The application on a Ray of its own, until the context ends."""
+def deployed(url: str, proxy: Mapping[str, str]) -> Iterator[None]:
+    """The application on a Ray of its own behind that proxy, until the context ends."""
     with contextlib.suppress(httpx.TransportError):
         httpx.get(f"{url}/health", timeout=1.0)
         raise SystemExit(f"something answers at {url} already; stop it and try again")
     with tempfile.NamedTemporaryFile("w+", suffix=".log", prefix="qwen3-a8w8-demo-") as log:
         command = [Path(sys.executable).with_name("serve"), "run", "--address", "local", CONFIG]
-        environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"}
+        environment = {
+            **os.environ,
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONUNBUFFERED": "1",
+            **proxy,
+        }
         process = subprocess.Popen(
             [*map(str, command)], cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT
         )

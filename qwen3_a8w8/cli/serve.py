@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,13 @@ def serve(
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
+    http_proxy: Annotated[
+        Literal["haproxy", "python"] | None,
+        typer.Option(
+            help="What takes the requests: Ray's HAProxy, or Serve's own proxy; default: haproxy "
+            "on Linux, else python."
+        ),
+    ] = None,
     api_key_file: Annotated[
         str | None,
         typer.Option(help="File with one API key a line; default: $QWEN3_A8W8_API_KEY, if set."),
@@ -29,6 +36,7 @@ def serve(
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
 
+    from deployments.haproxy import DEFAULT_HTTP_PROXY
     from deployments.local import serve_local  # brings ray
     from deployments.settings import AppSettings
     from qwen3_a8w8.errors import ConfigError
@@ -47,4 +55,4 @@ def serve(
         found = error.errors()[0]
         field = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{field} is {found['input']!r}: {found['msg']}") from None
-    serve_local(settings, host=host, port=port)
+    serve_local(settings, host=host, port=port, http_proxy=http_proxy or DEFAULT_HTTP_PROXY)

@@ -1,0 +1,151 @@
+"""What stands between a client and the application: sizes, ports, and the end of a process."""
+
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from tests.cluster import wait_until
+from tests.fake_deployment import expected_tokens
+
+pytestmark = pytest.mark.serve
+
+SEED = 31
+
+
+def pids_of(part):
+    """Processes of this run's Ray whose command line has this in it."""
+    return [
+        int(path.parent.name)
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if part in text_of(path) and is_descendant(int(path.parent.name))
+    ]
+
+
+def text_of(path):
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""  # the process has ended
+
+
+def is_descendant(pid):
+    while pid > 1 and pid != os.getpid():
+        words = text_of(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        pid = int(words[1]) if words else 0
+    return pid == os.getpid()
+
+
+def only_pid_of(part):
+    """The one process there is, once those that it has taken over from have ended."""
+    wait_until(lambda: len(pids_of(part)) == 1, f"one process of {part}")
+    return pids_of(part)[0]
+
+
+def listening_addresses(pid):
+    """Local addresses, as the kernel writes them, at which a process takes connections."""
+    inodes = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(path).removeprefix("socket:[").removesuffix("]"))
+        except OSError:
+            continue
+    addresses = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            words = line.split()
+            if words[3] == "0A" and words[9] in inodes:
+                addresses.add(words[1])
+    return addresses
+
+
+def complete(application, prompt, max_tokens):
+    body = {"prompt": prompt, "max_tokens": max_tokens, "seed": SEED, "ignore_eos": True}
+    with application.http() as http:
+        return http.post("/v1/completions", json=body)
+
+
+@pytest.fixture
+def behind_haproxy(application):
+    if application.http_proxy != "haproxy":
+        pytest.skip("the application stands behind Serve's Python proxy")
+    return application
+
+
+def test_haproxy_takes_connections_at_the_applications_address_only(behind_haproxy):
+    pid = only_pid_of("/qa8w8-")
+    port = urlsplit(behind_haproxy.url).port
+    assert listening_addresses(pid) == {f"0100007F:{port:04X}"}
+
+
+def test_long_headers_and_bodies_get_the_applications_answers(application):
+    with application.http() as http:
+        long_headers = http.get("/v1/models", headers={"X-Long": "a" * 40_000})
+        assert long_headers.status_code == 431
+        assert long_headers.json()["error"]["code"] == "headers_too_large"
+        long_body = http.post(
+            "/v1/completions",
+            content=b" " * (17 * 2**20),
+            headers={"Content-Type": "application/json"},
+        )
+        assert long_body.status_code == 413
+        assert long_body.json()["error"]["code"] == "request_too_large"
+
+
+def test_what_is_not_http_gets_a_400_and_the_server_goes_on(application):
+    parts = urlsplit(application.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
+        connection.sendall(b"GARBAGE\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 400 ")
+    with application.http() as http:
+        assert http.get("/health").status_code == 200
+
+
+@pytest.mark.chaos
+def test_ingress_killed_under_whole_answers_and_before_new_ones_answers_all(behind_haproxy):
+    application = behind_haproxy
+    application.wait_until_idle()
+    victim = only_pid_of("ServeReplica:qwen3-a8w8:Ingress")
+    prompts = [f"the fox and {i} dogs" for i in range(4)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        under_way = [pool.submit(complete, application, prompt, 150) for prompt in prompts]
+        wait_until(
+            lambda: sum(r.stats.num_running for r in application.reports()) == len(prompts),
+            "all requests are running",
+        )
+        os.kill(victim, signal.SIGKILL)
+        answers = [complete(application, "the fox", 5), *(f.result() for f in under_way)]
+    tokenizer = application.tokenizer
+    for prompt, num_tokens, answer in zip(
+        ["the fox", *prompts], [5, 150, 150, 150, 150], answers, strict=True
+    ):
+        assert answer.status_code == 200, answer.text
+        sampling = SamplingParams(max_tokens=num_tokens, seed=SEED, ignore_eos=True)
+        (ids,) = expected_tokens(application.capabilities, tokenizer.encode(prompt), sampling)
+        assert answer.json()["choices"][0]["text"] == tokenizer.decode(ids)
+    application.wait_until_idle()
+    assert pids_of("ServeReplica:qwen3-a8w8:Ingress") != [victim]
+
+
+@pytest.mark.chaos
+def test_proxy_that_is_killed_is_replaced(application):
+    part = "/qa8w8-" if application.http_proxy == "haproxy" else "ray::ProxyActor"
+    victim = only_pid_of(part)
+    os.kill(victim, signal.SIGKILL)
+
+    def answers():
+        try:
+            with application.http() as http:
+                return http.get("/health").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    wait_until(lambda: pids_of(part) not in ([], [victim]), "another proxy is there")
+    wait_until(answers, "another proxy answers")
+    assert complete(application, "the fox", 1).status_code == 200
