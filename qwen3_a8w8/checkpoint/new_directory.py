@@ -12,6 +12,18 @@ from pathlib import Path
 from qwen3_a8w8.errors import CheckpointError
 
 
+def check_is_new(target: Path) -> None:
+    """Checks that a directory can be made under this name.
+
+    Raises:
+        CheckpointError: there is something already, other than an empty directory.
+    """
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise CheckpointError(
+            f"{target}: exists and isn't an empty directory; choose another target or remove it"
+        )
+
+
 @contextmanager
 def new_directory(target: Path, num_bytes: int) -> Iterator[Path]:
     """Gives a directory to fill; renames it to `target` when the block ends well.
@@ -27,10 +39,7 @@ def new_directory(target: Path, num_bytes: int) -> Iterator[Path]:
         CheckpointError: the target holds something, there is too little room, or it can't be
             written. Nothing is left behind.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise CheckpointError(
-            f"{target}: exists and isn't an empty directory; choose another target or remove it"
-        )
+    check_is_new(target)
     partial = target.parent / f".{target.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
