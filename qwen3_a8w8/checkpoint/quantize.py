@@ -31,6 +31,7 @@ from qwen3_a8w8.checkpoint.names import (
     linear_modules,
     norm_tensor,
 )
+from qwen3_a8w8.checkpoint.new_directory import check_is_new
 from qwen3_a8w8.checkpoint.quantize_layer import LayerStatistics, QuantizedLayer, quantize_layer
 from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions, check_token_ids
 from qwen3_a8w8.checkpoint.quantize_progress import Progress
@@ -116,10 +117,7 @@ def quantize_checkpoint(
             f"{src / 'config.json'}: the model is quantised already ({model.quantization!r:.200}), "
             "expected one with bf16, fp16 or fp32 weights"
         )
-    if dst.exists() and (not dst.is_dir() or any(dst.iterdir())):
-        raise CheckpointError(
-            f"{dst}: exists and isn't an empty directory; choose another target or remove it"
-        )
+    check_is_new(dst)
     check_token_ids(options.calibration, model.config.vocab_size)
     reader = HfFloatReader(model)
     try:

@@ -82,4 +82,5 @@ def _slots(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint32]:
         windows |= data[place : place + num_windows].astype(np.uint32) << np.uint32(8 * place)
     # Multiplicative hashing; the product wraps.
     windows *= np.uint32(0x9E3779B1)
-    return windows >> np.uint32(32 - _TABLE_BITS)
+    windows >>= np.uint32(32 - _TABLE_BITS)
+    return windows
