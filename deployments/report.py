@@ -5,17 +5,19 @@ Metric names follow vLLM's where there is one, with our prefix.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
+    HistogramMetricFamily,
     Metric,
-    SummaryMetricFamily,
 )
 
+from qwen3_a8w8.engine.histogram import Histogram
 from qwen3_a8w8.engine.stats import EngineStats
 
 PREFIX = "qwen3_a8w8"
@@ -54,6 +56,7 @@ class _Reports:
     def collect(self) -> Iterator[Metric]:
         yield from self._gauges()
         yield from self._counters()
+        yield from self._histograms()
 
     def _gauges(self) -> Iterator[Metric]:
         gauges = {
@@ -105,6 +108,21 @@ class _Reports:
             for report in self._reports:
                 counter.add_metric([report.replica_id], getattr(report.stats.counters, attribute))
             yield counter
+        totals: dict[str, tuple[str, Callable[[EngineStats], int]]] = {
+            "prompt_tokens": (
+                "prompt tokens of sequences that have begun, cached ones included",
+                lambda stats: stats.counters.num_prefix_query_tokens,
+            ),
+            "generation_tokens": (
+                "tokens generated",
+                lambda stats: stats.requests.num_generated_tokens,
+            ),
+        }
+        for name, (text, total_of) in totals.items():
+            counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
+            for report in self._reports:
+                counter.add_metric([report.replica_id], total_of(report.stats))
+            yield counter
         busy = CounterMetricFamily(
             f"{PREFIX}_device_time_seconds", "seconds the device was busy", labels=["replica"]
         )
@@ -114,17 +132,53 @@ class _Reports:
         ended = CounterMetricFamily(
             f"{PREFIX}_request_success", "sequences ended", labels=["replica", "finished_reason"]
         )
-        queued = SummaryMetricFamily(
-            f"{PREFIX}_request_queue_time_seconds",
-            "seconds from arrival to the first blocks",
-            labels=["replica"],
-        )
         for report in self._reports:
-            counted = report.stats.counters
-            queued.add_metric([report.replica_id], counted.num_started, counted.queue_time_s)
             busy.add_metric([report.replica_id], report.stats.device_time_s)
             for size, count in report.stats.counters.decode_batches.items():
                 batches.add_metric([report.replica_id, str(size)], count)
             for reason, count in report.stats.num_finished.items():
                 ended.add_metric([report.replica_id, reason], count)
-        yield from (busy, batches, ended, queued)
+        yield from (busy, batches, ended)
+
+    def _histograms(self) -> Iterator[Metric]:
+        histograms: dict[str, tuple[str, Callable[[EngineStats], Histogram]]] = {
+            "time_to_first_token_seconds": (
+                "seconds from a sequence's arrival at the engine to its first token",
+                lambda stats: stats.requests.ttft_s,
+            ),
+            "inter_token_latency_seconds": (
+                "seconds between the tokens of a sequence",
+                lambda stats: stats.requests.itl_s,
+            ),
+            "request_time_per_output_token_seconds": (
+                "mean seconds between the tokens of a sequence that has ended",
+                lambda stats: stats.requests.tpot_s,
+            ),
+            "e2e_request_latency_seconds": (
+                "seconds from a sequence's arrival at the engine to its end",
+                lambda stats: stats.requests.e2e_s,
+            ),
+            "request_queue_time_seconds": (
+                "seconds from a sequence's arrival at the engine to its first blocks",
+                lambda stats: stats.counters.queue_times,
+            ),
+            "request_prompt_tokens": (
+                "prompt tokens of sequences that have ended",
+                lambda stats: stats.requests.prompt_tokens,
+            ),
+            "request_generation_tokens": (
+                "generated tokens of sequences that have ended",
+                lambda stats: stats.requests.generation_tokens,
+            ),
+        }
+        for name, (text, histogram_of) in histograms.items():
+            family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
+            for report in self._reports:
+                histogram = histogram_of(report.stats)
+                buckets = [(_bound(le), n) for le, n in histogram.cumulative()]
+                family.add_metric([report.replica_id], buckets, histogram.total)
+            yield family
+
+
+def _bound(value: float) -> str:
+    return "+Inf" if math.isinf(value) else repr(float(value))

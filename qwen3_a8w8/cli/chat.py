@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -20,7 +21,10 @@ def chat(
     engine: options.EngineOptions,
     answer: options.SamplingOptions,
 ) -> None:
-    """Talk with a model; the history is kept until /new."""
+    """Talk with a model; the history is kept until /new.
+
+    Lines may come from a pipe: then only the answers are written.
+    """
     from qwen3_a8w8.errors import InvalidRequestError
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
@@ -29,12 +33,15 @@ def chat(
         sampling = answer.over(llm.default_sampling_params())
         opening = [{"role": "system", "content": system}] if system is not None else []
         messages = list(opening)
-        console.print(_HELP, style="dim")
+        is_terminal = sys.stdin.isatty()
+        if is_terminal:
+            console.print(_HELP, style="dim")
         while True:
             try:
-                line = input("> ").strip()
+                line = input("> " if is_terminal else "").strip()
             except (EOFError, KeyboardInterrupt):
-                typer.echo()
+                if is_terminal:
+                    typer.echo()
                 return
             if line == "/quit":
                 return

@@ -35,12 +35,14 @@ def quantize(
     ] = None,
 ) -> None:
     """Quantise a checkpoint to W8A8 in compressed-tensors format; resumes if interrupted."""
+    from qwen3_a8w8.checkpoint.new_directory import check_is_new
     from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint  # brings torch
     from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions
     from qwen3_a8w8.checkpoint.quantize_report import plot_report
     from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.text.calibration_file import read_calibration_file
 
+    check_is_new(dst)  # before the time that calibration data take, and before a bar is drawn
     source = resolve_model(src)
     sequences: tuple[tuple[int, ...], ...] = ()
     if calibration is not None:

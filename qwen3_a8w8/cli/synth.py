@@ -17,10 +17,12 @@ def synth(
     seed: Annotated[int, typer.Option(min=0, help="Fixes the weights.")] = 0,
 ) -> None:
     """Write a random W8A8 checkpoint of a published size, to measure size and speed with."""
+    from qwen3_a8w8.checkpoint.new_directory import check_is_new
     from qwen3_a8w8.checkpoint.shapes import named_shape
     from qwen3_a8w8.checkpoint.synth import synth_checkpoint  # brings torch
 
-    config = named_shape(shape)  # an unknown one is told before a bar is drawn
+    config = named_shape(shape)  # what can't be done is told before a bar is drawn
+    check_is_new(dst)
     console = Console(stderr=True)
     with progress_bar(console, "writing") as on_progress:
         summary = synth_checkpoint(config, dst, on_progress, seed=seed)

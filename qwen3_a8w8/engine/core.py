@@ -76,6 +76,7 @@ class EngineCore:
                 )
         self._capabilities = capabilities
         self._config = config
+        self._clock = clock
         self._intake = Intake(capabilities, config, draw_seed)
         self._pool = BlockPool(
             capabilities.num_kv_blocks,
@@ -259,10 +260,12 @@ class EngineCore:
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
         events: dict[int, TokenEvent] = {}
+        now_s = self._clock()
         for seq_id, tokens in sampled.items():
             if (seq := self._live.get(seq_id)) is None:
                 continue
             event = append_samples(seq, tokens)
+            self._live.requests.count_tokens(seq, len(event.token_ids), now_s)
             if event.finish_reason is not None:
                 self._live.end(seq, event.finish_reason)
             if not seq.is_probe:
@@ -330,7 +333,8 @@ class EngineCore:
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._device_time_s,
             prefill_token_s=self._scheduler.prefill.budget.token_s,
-            counters=replace(counters, decode_batches=dict(counters.decode_batches)),
+            counters=counters.copy(),
+            requests=self._live.requests.copy(),
             last_decision=self._scheduler.last_decision,
         )
 

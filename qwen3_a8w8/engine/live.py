@@ -9,6 +9,7 @@ from dataclasses import replace
 from qwen3_a8w8.engine.deadlines import Deadlines
 from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import FinishReason, TokenEvent
+from qwen3_a8w8.engine.request_stats import RequestStats
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.errors import EngineDeadError
@@ -19,6 +20,7 @@ class LiveSequences:
 
     Attributes:
         num_finished: sequences that have ended, by reason.
+        requests: how long they took, and how long they are.
     """
 
     def __init__(
@@ -30,6 +32,7 @@ class LiveSequences:
         self._sequences: dict[int, Sequence] = {}
         self._deadlines = Deadlines()
         self.num_finished: Counter[str] = Counter()
+        self.requests = RequestStats()
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -63,6 +66,8 @@ class LiveSequences:
         del self._sequences[seq.seq_id]
         if not seq.is_probe:
             self.num_finished[finish_reason] += 1
+            if finish_reason != "error":
+                self.requests.count_end(seq, self._clock())
             self._queue_limit.count_end()
         return TokenEvent(
             seq_id=seq.seq_id,

@@ -48,6 +48,8 @@ class Sequence:
         is_probe: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
         started_s: when it was first admitted, or None before.
+        first_token_s: when its first token was in, of those generated here.
+        last_token_s: when the last one was.
         num_failed_steps: failed steps it was part of for which no other one was found guilty.
         block_ids: its block table.
         num_computed_tokens: positions whose K and V are written by the plans made so far.
@@ -67,11 +69,13 @@ class Sequence:
         "arrived_s",
         "block_ids",
         "finish_reason",
+        "first_token_s",
         "gang",
         "is_clamped",
         "is_probe",
         "is_started",
         "last_decode_step",
+        "last_token_s",
         "max_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
@@ -122,6 +126,8 @@ class Sequence:
         self.is_probe = is_probe
         self.arrived_s = 0.0
         self.started_s: float | None = None
+        self.first_token_s: float | None = None
+        self.last_token_s: float | None = None
         self.num_failed_steps = 0
         self.block_ids: list[int] = []
         self.num_computed_tokens = 0

@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from qwen3_a8w8.engine.histogram import Histogram
+from qwen3_a8w8.engine.request_stats import RequestStats, queue_time_histogram
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +52,7 @@ class StepCounters:
         num_prefix_query_tokens: prompt tokens looked up in the prefix cache.
         num_prefix_hit_tokens: those of them that were found.
         num_preemptions: times a sequence lost its blocks.
-        num_started: sequences that were admitted for the first time.
-        queue_time_s: seconds that they had waited until then.
+        queue_times: seconds that sequences had waited when they were first admitted.
         num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
@@ -66,8 +68,7 @@ class StepCounters:
     num_prefix_query_tokens: int = 0
     num_prefix_hit_tokens: int = 0
     num_preemptions: int = 0
-    num_started: int = 0
-    queue_time_s: float = 0.0
+    queue_times: Histogram = field(default_factory=queue_time_histogram)
     num_failed_steps: int = 0
     num_decode_rows: int = 0
     decode_batches: dict[int, int] = field(default_factory=dict)
@@ -89,6 +90,11 @@ class StepCounters:
         total = self.host_gap_s + self.following_device_time_s
         return self.host_gap_s / total if total else 0.0
 
+    def copy(self) -> StepCounters:
+        """A snapshot."""
+        batches, times = dict(self.decode_batches), self.queue_times.copy()
+        return replace(self, decode_batches=batches, queue_times=times)
+
     def count(self, decision: Decision) -> None:
         """Adds a step."""
         self.num_steps += 1
@@ -107,8 +113,7 @@ class StepCounters:
             num_tokens: its tokens.
             num_cached_tokens: those of them that the prefix cache had.
         """
-        self.num_started += 1
-        self.queue_time_s += queue_time_s
+        self.queue_times.observe(queue_time_s)
         self.num_prefix_query_tokens += num_tokens
         self.num_prefix_hit_tokens += num_cached_tokens
 
@@ -135,6 +140,7 @@ class EngineStats:
         device_time_s: seconds that the device computed.
         prefill_token_s: seconds per prompt token by the last prefill dispatches; 0.0: unknown.
         counters: totals.
+        requests: how long requests took, and how long they are.
         last_decision: why the last step was composed as it was.
     """
 
@@ -149,6 +155,7 @@ class EngineStats:
     device_time_s: float
     prefill_token_s: float
     counters: StepCounters
+    requests: RequestStats
     last_decision: Decision | None
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from qwen3_a8w8.openai.chat_response import ChatFinishReason
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
 from qwen3_a8w8.text.reasoning import ReasoningParser, ReasoningState
-from qwen3_a8w8.text.tool_calls import ToolCall, ToolCallParser, new_call_id
+from qwen3_a8w8.text.tool_calls import AnswerPart, ToolCallParser, new_call_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,18 @@ class ChatParsing:
 
 @dataclass(frozen=True, slots=True)
 class ChatPiece:
-    """What one output delta adds to the message; `finish_reason` comes with the last."""
+    """What one output delta adds to the message; `finish_reason` comes with the last.
+
+    Attributes:
+        reasoning: text of the think block, which comes before everything else.
+        parts: text and news of calls, in the order in which the model wrote them.
+        logprobs: of the tokens.
+        token_ids: the tokens.
+        finish_reason: how the choice ended.
+    """
 
     reasoning: str = ""
-    content: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    parts: tuple[AnswerPart, ...] = ()
     logprobs: tuple[LogprobEntry, ...] = ()
     token_ids: tuple[int, ...] = ()
     finish_reason: ChatFinishReason | None = None
@@ -80,19 +87,17 @@ class ChatChoice:
             if self._has_reasoning:
                 reasoning = split.reasoning + (rest.reasoning if rest else "")
             content = split.content + (rest.content if rest else "")
-        calls: tuple[ToolCall, ...] = ()
+        parts: list[AnswerPart] = [content] if content else []
         if self._tools is not None:
-            found = self._tools.feed(content)
-            content, calls = found.content, found.calls
+            parts = self._tools.feed(content)
             if is_final:
-                found = self._tools.finish()
-                content, calls = content + found.content, calls + found.calls
+                parts += self._tools.finish(is_cut=delta.finish_reason == "length")
         self.finish_reason = delta.finish_reason
         has_calls = self._tools is not None and self._tools.num_calls > 0
         if self.finish_reason == "stop" and has_calls and not self._is_call_named:
             self.finish_reason = "tool_calls"
         return ChatPiece(
-            reasoning, content, calls, delta.logprobs, delta.token_ids, self.finish_reason
+            reasoning, tuple(parts), delta.logprobs, delta.token_ids, self.finish_reason
         )
 
     def _count(self, token_ids: Sequence[int]) -> None:

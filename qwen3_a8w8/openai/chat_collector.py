@@ -18,6 +18,7 @@ from qwen3_a8w8.openai.chat_stream import check_all_finished
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
 from qwen3_a8w8.openai.response import make_usage
 from qwen3_a8w8.text.output import LogprobEntry, OutputDelta
+from qwen3_a8w8.text.tool_calls import collect_calls
 
 
 class ChatCollector:
@@ -83,9 +84,10 @@ class ChatCollector:
 def _response_choice(
     index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason, has_token_ids: bool
 ) -> ChatResponseChoice:
-    content = "".join(piece.content for piece in pieces)
+    parts = [part for piece in pieces for part in piece.parts]
+    content = "".join(part for part in parts if isinstance(part, str))
     reasoning = "".join(piece.reasoning for piece in pieces)
-    calls = [make_message_call(call) for piece in pieces for call in piece.calls]
+    calls = [make_message_call(call) for call in collect_calls(parts)]
     extra: dict[str, Any] = {}
     if reasoning:
         extra["reasoning_content"] = extra["reasoning"] = reasoning

@@ -16,8 +16,8 @@ from pydantic import (
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.openai.field_errors import FieldError
 from qwen3_a8w8.openai.messages import Message
-from qwen3_a8w8.openai.request import FieldError
 from qwen3_a8w8.openai.sampling_fields import SamplingFields
 from qwen3_a8w8.openai.tool_choice import (
     NamedToolChoice,

@@ -13,7 +13,7 @@ from typing import Literal
 from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
 from qwen3_a8w8.text.output import LogprobEntry, TokenLogprob
-from qwen3_a8w8.text.tool_calls import ToolCall
+from qwen3_a8w8.text.tool_calls import CallPart, ToolCall
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -54,13 +54,20 @@ class MessageToolCall(ResponseModel):
     function: FunctionCall
 
 
+class FunctionCallDelta(ResponseModel):
+    """New text of a call's arguments; the name comes with the first."""
+
+    name: str | None = None
+    arguments: str
+
+
 class DeltaToolCall(ResponseModel):
-    """A call in a chunk; pieces of one call share the index."""
+    """A call in a chunk; pieces of one call share the index, the first has its id."""
 
     index: int
-    id: str
-    type: Literal["function"]
-    function: FunctionCall
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionCallDelta
 
 
 class ChatDelta(ResponseModel):
@@ -153,10 +160,16 @@ def make_message_call(call: ToolCall) -> MessageToolCall:
     return MessageToolCall(id=call.call_id, type="function", function=function)
 
 
-def make_delta_call(call: ToolCall) -> DeltaToolCall:
+def make_delta_call(part: CallPart) -> DeltaToolCall:
     """A call of a chunk."""
-    function = FunctionCall(name=call.name, arguments=call.arguments)
-    return DeltaToolCall(index=call.index, id=call.call_id, type="function", function=function)
+    if not part.is_first:
+        return DeltaToolCall(index=part.index, function=FunctionCallDelta(arguments=part.arguments))
+    return DeltaToolCall(
+        index=part.index,
+        id=part.call_id,
+        type="function",
+        function=FunctionCallDelta(name=part.name, arguments=part.arguments),
+    )
 
 
 def _top_logprob(token: TokenLogprob) -> TopLogprob:

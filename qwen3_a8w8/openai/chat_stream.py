@@ -150,12 +150,13 @@ def check_all_finished(choices: list[ChatChoice]) -> None:
 
 
 def _deltas(piece: ChatPiece) -> list[ChatDelta]:
-    """One delta per kind, in the order in which the model wrote them."""
+    """One delta per part, in the order in which the model wrote them."""
     deltas = []
     if piece.reasoning:
         deltas.append(ChatDelta(reasoning_content=piece.reasoning, reasoning=piece.reasoning))
-    if piece.content:
-        deltas.append(ChatDelta(content=piece.content))
-    if piece.calls:
-        deltas.append(ChatDelta(tool_calls=[make_delta_call(call) for call in piece.calls]))
+    for part in piece.parts:
+        if isinstance(part, str):
+            deltas.append(ChatDelta(content=part))
+        elif part.is_first or part.arguments:
+            deltas.append(ChatDelta(tool_calls=[make_delta_call(part)]))
     return deltas

@@ -16,7 +16,7 @@ from pydantic import (
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.field_errors import FieldError, shown
 from qwen3_a8w8.openai.sampling_fields import SamplingFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 
@@ -49,7 +49,7 @@ def _as_prompts(value: object) -> list[Prompt]:
     for position, prompt in enumerate(prompts):
         if not (isinstance(prompt, str) if is_text else _is_ids(prompt)):
             raise ValueError(
-                f"prompt {position} is a {type(prompt).__name__}; expected all prompts to be "
+                f"prompt {position} is {shown(prompt)}; expected all prompts to be "
                 "strings, or all lists of token ids"
             )
         if not prompt:

@@ -7,25 +7,37 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from qwen3_a8w8.openai.field_errors import PlaceError, given, shown
 
-def _join_parts(value: object) -> object:
+
+def _text_of(value: object) -> str:
     """Text of a content that is a string or a list of parts of type text."""
-    if not isinstance(value, list):
+    if isinstance(value, str):
         return value
-    texts = []
-    for position, part in enumerate(value):
-        if not isinstance(part, dict):
-            raise ValueError(f"part {position} is no object, expected {{'type': 'text', ...}}")
-        if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            raise ValueError(
-                f"part {position} has type {part.get('type')!r}; only parts of type 'text' with "
-                "a string 'text' are supported"
-            )
-        texts.append(part["text"])
-    return "\n".join(texts)
+    if not isinstance(value, list):
+        raise PlaceError("", f"is {shown(value)}; expected a string or a list of parts")
+    return "\n".join(_text_of_part(part, f"[{place}]") for place, part in enumerate(value))
 
 
-Text = Annotated[str, BeforeValidator(_join_parts)]
+def _text_of_part(part: object, place: str) -> str:
+    expected = 'expected {"type": "text", "text": "..."}'
+    if not isinstance(part, dict):
+        raise PlaceError(place, f"is {shown(part)}; {expected}")
+    if part.get("type") != "text":
+        raise PlaceError(
+            f"{place}.type", f"{given(part, 'type')}; the model reads text only, {expected}"
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise PlaceError(f"{place}.text", f"{given(part, 'text')}; expected a string")
+    return text
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text_of(value)
+
+
+Text = Annotated[str, BeforeValidator(_text_of)]
 
 
 class _Message(BaseModel):
@@ -85,7 +97,7 @@ class AssistantMessage(_Message):
     """An earlier answer; content may be null or empty, as clients send it beside tool calls."""
 
     role: Literal["assistant"]
-    content: Annotated[str | None, BeforeValidator(_join_parts)] = None
+    content: Annotated[str | None, BeforeValidator(_text_or_none)] = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[PastToolCall] | None = None

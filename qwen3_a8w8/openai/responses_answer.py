@@ -53,10 +53,16 @@ class ResponsesAnswer:
 class ResponsesStream:
     """Writes the events of one response."""
 
-    def __init__(self, answer: ResponsesAnswer) -> None:
+    def __init__(self, answer: ResponsesAnswer, *, is_told: bool = True) -> None:
+        """Makes the stream.
+
+        Args:
+            answer: what is answered.
+            is_told: the client sees the events.
+        """
         self._answer = answer
         self._choice = ChatChoice(answer.parsing)
-        self._output = ResponsesOutput()
+        self._output = ResponsesOutput(keeps_malformed=is_told)
 
     def begin(self) -> list[ResponseEvent]:
         """Says that the response has been begun."""
@@ -152,7 +158,7 @@ class ResponsesCollector:
     """Gathers the output of one request that isn't streamed."""
 
     def __init__(self, answer: ResponsesAnswer) -> None:
-        self._stream = ResponsesStream(answer)
+        self._stream = ResponsesStream(answer, is_told=False)
 
     def feed(self, index: int, delta: OutputDelta) -> None:
         """Takes new output."""

@@ -10,18 +10,24 @@ from collections.abc import Sequence
 from typing import Any
 
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.openai.field_errors import given, shown
 
 Item = dict[str, Any]
+
+_ROLES = ("system", "developer", "user")
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
 
-def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[str, Any]]:
+def messages_of(
+    items: Sequence[Item], instructions: str | None, *, num_earlier: int = 0
+) -> list[dict[str, Any]]:
     """The conversation as chat messages.
 
     Args:
         items: in their order.
         instructions: put before them as a system message.
+        num_earlier: how many of the items come from earlier responses, not from this input.
 
     Raises:
         InvalidRequestError: an item is of a kind that isn't supported, or lacks a field.
@@ -30,7 +36,7 @@ def messages_of(items: Sequence[Item], instructions: str | None) -> list[dict[st
     if instructions:
         messages.append({"role": "system", "content": instructions})
     for place, item in enumerate(items):
-        _add(messages, item, f"input[{place}]")
+        _add(messages, item, f"input[{place - num_earlier}]")
     return messages
 
 
@@ -42,7 +48,13 @@ def _add(messages: list[dict[str, Any]], item: Item, path: str) -> None:
             turn = _assistant_turn(messages, has_content=True)
             turn["content"] = content
         else:
-            messages.append({"role": _string(item, "role", path), "content": content})
+            role = _string(item, "role", path)
+            if role not in _ROLES:
+                raise InvalidRequestError(
+                    f"{path}.role is {shown(role)}; expected {', '.join(_ROLES)} or assistant",
+                    param=f"{path}.role",
+                )
+            messages.append({"role": role, "content": content})
     elif kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
         _assistant_turn(messages)["reasoning_content"] = _text(parts, f"{path}.content")
@@ -66,7 +78,7 @@ def _add(messages: list[dict[str, Any]], item: Item, path: str) -> None:
         )
     else:
         raise InvalidRequestError(
-            f"{path} has type {kind!r}; supported are message, reasoning, function_call and "
+            f"{path}.type is {shown(kind)}; expected message, reasoning, function_call or "
             "function_call_output",
             param=f"{path}.type",
         )
@@ -87,15 +99,17 @@ def _text(value: object, path: str) -> str:
         return value
     if not isinstance(value, list):
         raise InvalidRequestError(
-            f"{path} is {value!r:.80}, expected a string or a list of parts", param=path
+            f"{path} is {shown(value)}; expected a string or a list of parts", param=path
         )
     texts = []
     for place, part in enumerate(value):
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("refusal" if kind == "refusal" else "text") if kind else None
         if kind not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
+            told = f" of type {shown(kind)}" if isinstance(part, dict) else ""
             raise InvalidRequestError(
-                f"{path}[{place}] has type {kind!r}; only parts with text are supported",
+                f"{path}[{place}] is {shown(part)}{told}; the model reads text only, expected a "
+                "part with a text",
                 param=f"{path}[{place}]",
             )
         texts.append(text)
@@ -104,8 +118,8 @@ def _text(value: object, path: str) -> str:
 
 def _string(item: Item, name: str, path: str) -> str:
     value = item.get(name)
-    if not isinstance(value, str):
+    if not isinstance(value, str) or (not value and name == "name"):
         raise InvalidRequestError(
-            f"{path}.{name} is {value!r:.80}, expected a string", param=f"{path}.{name}"
+            f"{path}.{name} {given(item, name)}; expected a string", param=f"{path}.{name}"
         )
     return value

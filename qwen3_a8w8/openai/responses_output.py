@@ -21,7 +21,7 @@ from qwen3_a8w8.openai.responses_shapes import (
     ReasoningText,
     ResponseEvent,
 )
-from qwen3_a8w8.text.tool_calls import ToolCall
+from qwen3_a8w8.text.tool_calls import CallEnd, CallPart
 
 
 class ResponsesOutput:
@@ -31,8 +31,16 @@ class ResponsesOutput:
         items: what there is so far; the last one may still grow.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, keeps_malformed: bool) -> None:
+        """Begins an empty answer.
+
+        Args:
+            keeps_malformed: a call that turns out to be none stays among the items, incomplete,
+                since a stream has told of it; its text is in a message in any case.
+        """
         self.items: list[OutputItem] = []
+        self._keeps_malformed = keeps_malformed
+        self._call_item: CallItem | None = None
         self._open: MessageItem | ReasoningItem | None = None
         self._num_events = 0
 
@@ -46,10 +54,11 @@ class ResponsesOutput:
         """Events for what a piece adds."""
         if piece.reasoning:
             yield from self._text(piece.reasoning, ReasoningItem)
-        if piece.content.strip() or (piece.content and isinstance(self._open, MessageItem)):
-            yield from self._text(piece.content, MessageItem)
-        for call in piece.calls:
-            yield from self._call(call)
+        for part in piece.parts:
+            if isinstance(part, CallPart):
+                yield from self._call(part)
+            elif part.strip() or isinstance(self._open, MessageItem):
+                yield from self._text(part, MessageItem)
         if piece.finish_reason is not None:
             yield from self._close("incomplete" if piece.finish_reason == "length" else "completed")
 
@@ -94,29 +103,38 @@ class ResponsesOutput:
         yield self._item_event("response.output_item.done", item)
         self._open = None
 
-    def _call(self, call: ToolCall) -> Iterator[ResponseEvent]:
+    def _call(self, part: CallPart) -> Iterator[ResponseEvent]:
+        if part.is_first:
+            yield from self._begin_call(part)
+        item = self._call_item
+        assert item is not None
+        place = {"item_id": item.id, "output_index": len(self.items) - 1}
+        if part.arguments:
+            item.arguments += part.arguments
+            delta = part.arguments
+            yield self.event("response.function_call_arguments.delta", delta=delta, **place)
+        if part.end is CallEnd.WHOLE:
+            done = {"arguments": item.arguments, "name": item.name}
+            yield self.event("response.function_call_arguments.done", **done, **place)
+        if part.end is not None:
+            item.status = "completed" if part.end is CallEnd.WHOLE else "incomplete"
+            yield self._item_event("response.output_item.done", item)
+            self._call_item = None
+        if part.end is CallEnd.MALFORMED and not self._keeps_malformed:
+            self.items.remove(item)
+
+    def _begin_call(self, part: CallPart) -> Iterator[ResponseEvent]:
         yield from self._close("completed")
-        item = CallItem(
+        item = self._call_item = CallItem(
             id=_new_id("fc"),
             type="function_call",
             status="in_progress",
-            call_id=call.call_id,
-            name=call.name,
+            call_id=part.call_id,
+            name=part.name,
             arguments="",
         )
         self.items.append(item)
         yield self._item_event("response.output_item.added", item)
-        place = {"item_id": item.id, "output_index": len(self.items) - 1}
-        item.arguments = call.arguments
-        yield self.event("response.function_call_arguments.delta", delta=call.arguments, **place)
-        yield self.event(
-            "response.function_call_arguments.done",
-            arguments=call.arguments,
-            name=call.name,
-            **place,
-        )
-        item.status = "completed"
-        yield self._item_event("response.output_item.done", item)
 
     def _item_event(self, kind: str, item: OutputItem) -> ResponseEvent:
         copy = item.model_copy(deep=True)

@@ -6,13 +6,15 @@ the rest is refused by name. `responses_items.py` reads the items of `input`.
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat_request import ChatRequest
-from qwen3_a8w8.openai.request import FieldError, RequestModel, validate_request
+from qwen3_a8w8.openai.field_errors import FieldError, given, shown
+from qwen3_a8w8.openai.request import RequestModel, validate_request
 from qwen3_a8w8.openai.responses_items import Item, messages_of
 
 _SAME_IN_CHAT = (
@@ -24,6 +26,15 @@ _SAME_IN_CHAT = (
     "metadata",
     "user",
 )
+_OWN_NAMES = (
+    (r"messages\b", "input"),
+    (r"(tools\[\d+\]|tool_choice)\.function\b", r"\1"),
+    (r"response_format(\.json_schema)?\b", "text.format"),
+    (r"reasoning_effort\b", "reasoning.effort"),
+    (r"max_completion_tokens\b", "max_output_tokens"),
+)
+"""Beginnings of paths in a chat request, and what stands for them here."""
+
 _REFUSED = {
     "background": "a response is given in its own request",
     "conversation": "send the conversation in input, or previous_response_id",
@@ -141,7 +152,9 @@ class ResponsesRequest(RequestModel):
         raw |= {
             name: getattr(self, name) for name in _SAME_IN_CHAT if getattr(self, name) is not None
         }
-        raw["messages"] = messages_of([*earlier, *self.input], self.instructions)
+        raw["messages"] = messages_of(
+            [*earlier, *self.input], self.instructions, num_earlier=len(earlier)
+        )
         if self.max_output_tokens is not None:
             raw["max_completion_tokens"] = self.max_output_tokens
         if self.reasoning is not None and self.reasoning.effort is not None:
@@ -155,27 +168,42 @@ class ResponsesRequest(RequestModel):
         try:
             return validate_request(ChatRequest, raw)
         except InvalidRequestError as error:
-            if error.param is not None and error.param.startswith("messages"):
-                error.param = "input"
-            raise
+            raise _in_own_words(error) from None
 
 
 def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise InvalidRequestError(
-            f"tools[{place}] has type {tool.get('type')!r}; only 'function' is supported",
+            f'tools[{place}].type {given(tool, "type")}; expected "function"',
             param=f"tools[{place}].type",
         )
     return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
 
 
 def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
-    if isinstance(choice, dict) and choice.get("type") == "function" and "name" in choice:
-        return {"type": "function", "function": {"name": choice["name"]}}
-    return choice
+    if isinstance(choice, str) and choice in ("none", "auto", "required"):
+        return choice
+    name = choice.get("name") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(name, str):
+        return {"type": "function", "function": {"name": name}}
+    raise InvalidRequestError(
+        f'tool_choice is {shown(choice)}; expected "none", "auto", "required" or '
+        '{"type": "function", "name": "..."}',
+        param="tool_choice",
+    )
 
 
 def _chat_format(form: dict[str, Any]) -> dict[str, Any]:
     if form.get("type") != "json_schema":
         return form
     return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}
+
+
+def _in_own_words(error: InvalidRequestError) -> InvalidRequestError:
+    """An error of the chat request, with the field as it is called here."""
+    param, message = error.param or "", str(error)
+    for pattern, own_name in _OWN_NAMES:
+        if re.match(pattern, param):
+            param, message = (re.sub(f"^{pattern}", own_name, text) for text in (param, message))
+            break
+    return InvalidRequestError(message, param=param or None, code=error.code)

@@ -11,13 +11,15 @@ from typing import Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.field_errors import FieldError, PlaceError, shown
 from qwen3_a8w8.openai.structured_fields import StructuredFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.structured import StructuredOutput
 
 
 def _as_list(value: object) -> object:
+    if value is not None and not isinstance(value, str | list):
+        raise PlaceError("", f"is {shown(value)}; expected a string or a list of strings")
     return [value] if isinstance(value, str) else value
 
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from qwen3_a8w8.openai.request import FieldError, RequestModel
+from qwen3_a8w8.openai.field_errors import FieldError
+from qwen3_a8w8.openai.request import RequestModel
 from qwen3_a8w8.text.structured import StructuredOutput
 
 _GUIDED = {

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from qwen3_a8w8.errors import InvalidRequestError
-from qwen3_a8w8.openai.request import FieldError
+from qwen3_a8w8.openai.field_errors import FieldError, PlaceError, given, shown
 from qwen3_a8w8.text.structured import StructuredOutput
 from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar
 
@@ -44,15 +44,22 @@ def check_tool_choice(value: object) -> object:
     Raises:
         ValueError: it is no choice.
     """
+    expected = (
+        'expected "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}'
+    )
     if value in (None, "none", "auto", "required"):
         return value
-    function = value.get("function") if isinstance(value, dict) else None
-    name = function.get("name") if isinstance(function, dict) else None
-    if isinstance(value, dict) and value.get("type") == "function" and isinstance(name, str):
-        return value
-    raise ValueError(
-        "expected 'none', 'auto', 'required' or {'type': 'function', 'function': {'name': ...}}"
-    )
+    if not isinstance(value, dict):
+        raise PlaceError("", f"is {shown(value)}; {expected}")
+    if value.get("type") != "function":
+        raise PlaceError(".type", f"{given(value, 'type')}; {expected}")
+    function = value.get("function")
+    if not isinstance(function, dict):
+        raise PlaceError(".function", f"{given(value, 'function')}; {expected}")
+    name = function.get("name")
+    if not isinstance(name, str) or not name:
+        raise PlaceError(".function.name", f"{given(function, 'name')}; {expected}")
+    return value
 
 
 def check_chosen(choice: ToolChoice | None, names: Sequence[str]) -> None:

@@ -19,6 +19,7 @@ import tokenizers
 
 from qwen3_a8w8.errors import CheckpointError, ContextLengthError, InvalidRequestError
 from qwen3_a8w8.text.checkpoint_file import read_json_object, read_text_file
+from qwen3_a8w8.text.token_bound import TokenBound
 
 TOKENIZER_FILE = "tokenizer.json"
 TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
@@ -70,8 +71,10 @@ class Tokenizer:
         )
         normalizer = backend.normalizer
         self._has_bound = (
-            normalizer is None or isinstance(normalizer, tokenizers.normalizers.NFC)
-        ) and not any(token.lstrip or token.rstrip for token in added.values())
+            (normalizer is None or isinstance(normalizer, tokenizers.normalizers.NFC))
+            and not any(token.lstrip or token.rstrip for token in added.values())
+            and all(char in vocab for char in _BYTE_OF_CHAR)
+        )
 
     @classmethod
     def from_directory(cls, directory: str | Path) -> Tokenizer:
@@ -123,7 +126,8 @@ class Tokenizer:
         """A number of tokens that `text` has at least, told from its length alone.
 
         No token stands for more bytes than the longest. 0 if the tokenizer may drop text: it
-        normalises in another way than NFC, or an added token takes the spaces around it.
+        normalises in another way than NFC, an added token takes the spaces around it, or some
+        byte has no token.
 
         Args:
             text: any text without lone surrogates.
@@ -149,6 +153,8 @@ class Tokenizer:
         """
         _check_utf8(text)
         at_least = self.min_tokens(text)
+        if at_least <= max_tokens and len(text) > first_look_chars:
+            at_least = max(at_least, self._counted_min_tokens(text, max_tokens))
         if at_least > max_tokens:
             raise ContextLengthError(
                 f"the prompt has {len(text)} characters, that is at least {at_least} tokens, the "
@@ -201,6 +207,30 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         r"""A token on its own, for reports; bytes that are no UTF-8 are written `\xNN`."""
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
+
+    def _counted_min_tokens(self, text: str, enough: int) -> int:
+        """As `min_tokens`, from the bytes of the text; 0 where they aren't known for certain."""
+        if not self._has_bound:
+            return 0
+        normalizer = self._backend.normalizer
+        if normalizer is not None and not text.isascii():
+            normal: str = normalizer.normalize_str(text)
+            # Added tokens are looked for first, and the text is normalised between them.
+            if normal != text and any(token in text for token in self.added_tokens):
+                return 0
+            text = normal
+        return self._bound.min_tokens(text.encode(), enough)
+
+    @cached_property
+    def _bound(self) -> TokenBound:
+        byte_of = {ord(char): byte for char, byte in _BYTE_OF_CHAR.items()}
+        entries = self._backend.get_vocab(with_added_tokens=False)
+        return TokenBound(
+            [
+                *(entry.translate(byte_of).encode("latin-1") for entry in entries),
+                *(token.encode() for token in self.added_tokens),
+            ]
+        )
 
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:

@@ -8,45 +8,87 @@ Text before a call is kept; white space between and after calls and newlines
 before one are the format's and are dropped. A block that isn't such a JSON object,
 or never ends, is text like any other: nothing that the model wrote gets lost.
 Doesn't check names or arguments against the tools of the request.
+
+A call is told from its name on, its arguments as they are written. Their last brace comes with the
+call's closing tag: until then they are no JSON, so that nobody can take a call that turns
+out to be malformed for a good one.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import NoReturn
+from enum import Enum
 
+from qwen3_a8w8.text.call_reader import CallReader
+from qwen3_a8w8.text.json_reader import JsonReadError
 from qwen3_a8w8.text.partial_match import partial_tail
 
 CALL_OPEN = "<tool_call>"
 CALL_CLOSE = "</tool_call>"
 
 
+class CallEnd(Enum):
+    """How a call ended."""
+
+    WHOLE = "whole"
+    CUT = "cut"
+    """The answer reached its length within the call; the arguments are a beginning."""
+    MALFORMED = "malformed"
+    """It was none; its text follows as text."""
+
+
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A complete call.
+class CallPart:
+    """What is new of a call.
 
     Attributes:
-        index: 0, 1, ... within the answer.
-        call_id: unique, for the tool message that answers it.
+        index: 0, 1, ... of the call within the answer.
+        call_id: unique, for the tool message that answers the call.
         name: of the function.
-        arguments: a JSON object as text.
+        arguments: new text of the JSON object; may be empty.
+        is_first: nothing was told of the call before.
+        end: set with its last part.
     """
 
     index: int
     call_id: str
     name: str
     arguments: str
+    is_first: bool
+    end: CallEnd | None
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallDelta:
-    """New text outside calls, and calls that are now complete."""
+class ToolCall:
+    """A call, complete unless the answer was cut.
 
-    content: str = ""
-    calls: tuple[ToolCall, ...] = ()
+    Attributes:
+        call_id: unique, for the tool message that answers it.
+        name: of the function.
+        arguments: a JSON object as text.
+    """
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+AnswerPart = str | CallPart
+"""Text outside calls, or news of a call."""
+
+
+def collect_calls(parts: Iterable[AnswerPart]) -> list[ToolCall]:
+    """The calls of a whole answer; those that turned out to be malformed aren't among them."""
+    calls: dict[int, ToolCall] = {}
+    for part in parts:
+        if isinstance(part, CallPart):
+            before = "" if part.is_first else calls[part.index].arguments
+            calls[part.index] = ToolCall(part.call_id, part.name, before + part.arguments)
+            if part.end is CallEnd.MALFORMED:
+                del calls[part.index]
+    return list(calls.values())
 
 
 def new_call_id() -> str:
@@ -58,129 +100,122 @@ class ToolCallParser:
     """Incremental parser of one answer.
 
     Attributes:
-        num_calls: calls found so far.
+        num_calls: whole calls so far.
     """
 
     def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
         self._make_id = make_id
-        self._held = ""
-        self._is_inside = False
+        self._held = ""  # text that may begin a call, or that of the call from behind its tag on
         self._is_after_call = False
         self._separator = ""
-        self._search_from = 0
+        self._reader: CallReader | None = None
+        self._num_read = 0
+        self._call_id: str | None = None
+        self._num_begun = 0
         self.num_calls = 0
 
-    def feed(self, text: str) -> ToolCallDelta:
-        """Takes the next piece; what could belong to a call is held back."""
+    def feed(self, text: str) -> list[AnswerPart]:
+        """Takes the next piece; what could belong to a call's tag is held back."""
         self._held += text
-        return self._parse(is_final=False)
+        parts: list[AnswerPart] = []
+        self._parse(parts)
+        return parts
 
-    def finish(self) -> ToolCallDelta:
-        """What was held back, when no more text will come."""
-        self._search_from = len(CALL_OPEN)
-        return self._parse(is_final=True)
+    def finish(self, *, is_cut: bool) -> list[AnswerPart]:
+        """What was held back, when no more text will come.
 
-    def _parse(self, *, is_final: bool) -> ToolCallDelta:
-        content: list[str] = []
-        calls: list[ToolCall] = []
-        while True:
-            if not self._is_inside:
-                content.append(self._take_text(is_final))
-                if not self._is_inside:
-                    break
-            block = self._take_block(is_final)
-            if block is None:
-                break
-            if isinstance(block, ToolCall):
-                calls.append(block)
+        Args:
+            is_cut: the answer reached its length, so that a call at its end may be incomplete.
+        """
+        parts: list[AnswerPart] = []
+        self._parse(parts)
+        while self._reader is not None:
+            if is_cut and self._reader.is_begun:
+                self._tell(parts, self._reader, CallEnd.CUT)
+                self._held = ""
+                self._reader = None
             else:
-                content.append(block)
-        return ToolCallDelta("".join(content), tuple(calls))
+                self._give_back(parts, self._reader)
+                self._parse(parts)
+        self._show(parts, len(self._held))
+        return parts
 
-    def _take_text(self, is_final: bool) -> str:
-        """Text up to the next opening tag, which stays at the front of what is held."""
-        before, tag, _ = self._held.partition(CALL_OPEN)
-        text = before.lstrip() if self._is_after_call else before
-        if tag:
-            # Newlines before a call aren't part of the text, unless it turns out to be none.
-            shown = text.rstrip("\n")
-            self._separator = text[len(shown) :]
-            self._held = self._held[len(before) :]
-            self._is_inside = True
-            self._search_from = len(CALL_OPEN)
-        elif is_final:
-            shown, self._held = text, ""
-        else:
-            num_shown = len(text) - partial_tail(text, CALL_OPEN)
-            shown = text[:num_shown].rstrip("\n")
-            self._held = text[len(shown) :]
-        if shown:
+    def _parse(self, parts: list[AnswerPart]) -> None:
+        """Goes on until more text has to come."""
+        while True:
+            if self._reader is None and not self._find_call(parts):
+                return
+            if self._reader is not None and not self._read_call(parts, self._reader):
+                return
+
+    def _find_call(self, parts: list[AnswerPart]) -> bool:
+        """Takes text up to an opening tag; whether there is one."""
+        begin = self._held.find(CALL_OPEN)
+        end = len(self._held) - partial_tail(self._held, CALL_OPEN) if begin < 0 else begin
+        # Newlines before a call aren't part of the text, unless it turns out to be none.
+        self._show(parts, len(self._held[:end].rstrip("\n")))
+        if begin < 0:
+            return False
+        self._separator, _, self._held = self._held.partition(CALL_OPEN)
+        if self._is_after_call:
+            self._separator = ""
+        self._reader, self._num_read, self._call_id = CallReader(), 0, None
+        return True
+
+    def _show(self, parts: list[AnswerPart], end: int) -> None:
+        text, self._held = self._held[:end], self._held[end:]
+        if self._is_after_call:
+            text = text.lstrip()
+        if text:
             self._is_after_call = False
-        return shown
+            _add_text(parts, text)
 
-    def _take_block(self, is_final: bool) -> ToolCall | str | None:
-        """The call at the front, or its text if it is none, or None if more has to come."""
-        while (close := self._held.find(CALL_CLOSE, self._search_from)) >= 0:
-            end = close + len(CALL_CLOSE)
-            try:
-                name, arguments = parse_call(self._held[len(CALL_OPEN) : close])
-            except ValueError as error:
-                # A closing tag inside a string of the call doesn't close it.
-                if _is_inside_string(error) and not is_final:
-                    self._search_from = end
-                    continue
-                # Only up to the first closing tag: a good call may follow it.
-                first = self._held.find(CALL_CLOSE)
-                return self._give_back(first + len(CALL_CLOSE))
-            self._leave(end, is_call=True)
-            call = ToolCall(self.num_calls, self._make_id(), name, arguments)
+    def _read_call(self, parts: list[AnswerPart], reader: CallReader) -> bool:
+        """Reads on in a call; whether it has ended."""
+        try:
+            while self._num_read < len(self._held):
+                char = self._held[self._num_read]
+                if reader.is_whole and char == "<":
+                    break
+                reader.feed(char)
+                self._num_read += 1
+        except JsonReadError:
+            self._give_back(parts, reader)
+            return True
+        tag = self._held[self._num_read : self._num_read + len(CALL_CLOSE)]
+        if tag == CALL_CLOSE:
+            self._tell(parts, reader, CallEnd.WHOLE)
+            self._held = self._held[self._num_read + len(CALL_CLOSE) :]
+            self._reader, self._is_after_call = None, True
             self.num_calls += 1
-            return call
-        if is_final:
-            return self._give_back(len(self._held))
-        self._search_from = max(self._search_from, len(self._held) - len(CALL_CLOSE) + 1)
-        return None
+            return True
+        if not CALL_CLOSE.startswith(tag):
+            self._give_back(parts, reader)
+            return True
+        if reader.is_begun:
+            self._tell(parts, reader, None)
+        return False
 
-    def _give_back(self, end: int) -> str:
-        text = self._separator + self._held[:end]
-        self._leave(end, is_call=False)
-        return text
+    def _tell(self, parts: list[AnswerPart], reader: CallReader, end: CallEnd | None) -> None:
+        is_first = self._call_id is None
+        if self._call_id is None:
+            self._call_id = self._make_id()
+            self._num_begun += 1
+        arguments = reader.take_arguments(has_last=end in (CallEnd.WHOLE, CallEnd.CUT))
+        if is_first or arguments or end is not None:
+            index, name = self._num_begun - 1, reader.name or ""
+            parts.append(CallPart(index, self._call_id, name, arguments, is_first, end))
 
-    def _leave(self, end: int, *, is_call: bool) -> None:
-        self._held = self._held[end:]
-        self._is_inside = False
-        self._is_after_call = is_call
-
-
-def _is_inside_string(error: ValueError) -> bool:
-    return isinstance(error, json.JSONDecodeError) and error.msg.startswith("Unterminated string")
-
-
-def parse_call(body: str) -> tuple[str, str]:
-    """Name and arguments (JSON text) of what stands between the tags.
-
-    Raises:
-        ValueError: it is no JSON object with a name and an object of arguments; a
-            `json.JSONDecodeError` where it is no JSON at all.
-    """
-    # Models write raw newlines into strings; `strict=False` takes them.
-    decode = json.JSONDecoder(strict=False, parse_constant=_refuse_constant).decode
-    try:
-        value = decode(body)
-        if not isinstance(value, dict):
-            raise ValueError("a call is an object")
-        name, arguments = value.get("name"), value.get("arguments", {})
-        if isinstance(arguments, str):
-            try:
-                arguments = decode(arguments)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"the arguments are no JSON: {error}") from error
-    except RecursionError as error:
-        raise ValueError("the call is nested too deep") from error
-    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
-        raise ValueError("a call has a name and an object of arguments")
-    return name, json.dumps(arguments, ensure_ascii=False)
+    def _give_back(self, parts: list[AnswerPart], reader: CallReader) -> None:
+        """Makes a block text; what follows its tag is looked through again."""
+        if self._call_id is not None:
+            self._tell(parts, reader, CallEnd.MALFORMED)
+        _add_text(parts, self._separator + CALL_OPEN)
+        self._reader, self._is_after_call = None, False
 
 
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+def _add_text(parts: list[AnswerPart], text: str) -> None:
+    if parts and isinstance(parts[-1], str):
+        parts[-1] += text
+    else:
+        parts.append(text)

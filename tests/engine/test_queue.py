@@ -150,7 +150,7 @@ def test_queue_time_counts_from_arrival_to_the_first_blocks_once():
         step(core, runner)
     counters = core.stats().counters
     # The first is admitted in the step after 3 s, the second in the third one, after 9 s.
-    assert (counters.num_started, counters.queue_time_s) == (2, 12.0)
+    assert (counters.queue_times.count, counters.queue_times.total) == (2, 12.0)
 
 
 def test_every_decision_is_in_the_debug_log(caplog):

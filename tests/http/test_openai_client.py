@@ -306,3 +306,22 @@ async def test_metrics_count_what_was_served(client, http):
     assert samples["qwen3_a8w8_request_queue_time_seconds_count", replica] == 1
     assert samples["qwen3_a8w8_request_queue_time_seconds_sum", replica] >= 0
     assert samples["qwen3_a8w8_failed_steps_total", replica] == 0
+    num_prompt_tokens = samples["qwen3_a8w8_prompt_tokens_total", replica]
+    assert num_prompt_tokens > 0
+    assert samples["qwen3_a8w8_generation_tokens_total", replica] == 5
+    sums = {
+        "time_to_first_token_seconds": (1, None),
+        "inter_token_latency_seconds": (4, None),
+        "request_time_per_output_token_seconds": (1, None),
+        "e2e_request_latency_seconds": (1, None),
+        "request_prompt_tokens": (1, num_prompt_tokens),
+        "request_generation_tokens": (1, 5),
+    }
+    for name, (count, total) in sums.items():
+        metric = f"qwen3_a8w8_{name}"
+        assert samples[f"{metric}_count", replica] == count
+        assert samples[f"{metric}_bucket", ("le", "+Inf"), replica] == count
+        measured = samples[f"{metric}_sum", replica]
+        assert measured > 0 if total is None else measured == total
+    assert samples["qwen3_a8w8_request_generation_tokens_bucket", ("le", "2.0"), replica] == 0
+    assert samples["qwen3_a8w8_request_generation_tokens_bucket", ("le", "5.0"), replica] == 1

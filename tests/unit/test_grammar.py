@@ -14,7 +14,7 @@ from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
 from qwen3_a8w8.text.structured import StructuredOutput
 from qwen3_a8w8.text.tokenizer import Tokenizer
-from qwen3_a8w8.text.tool_calls import ToolCallParser
+from qwen3_a8w8.text.tool_calls import ToolCallParser, collect_calls
 from qwen3_a8w8.text.tool_grammar import CallableTool, call_grammar
 
 DEMO = Path(qwen3_a8w8.__file__).parent / "demo"
@@ -318,9 +318,9 @@ TOOLS = [
 
 def parsed(text):
     parser = ToolCallParser()
-    found, rest = parser.feed(text), parser.finish()
-    assert found.content + rest.content == ""
-    return [(call.name, json.loads(call.arguments)) for call in (*found.calls, *rest.calls)]
+    parts = [*parser.feed(text), *parser.finish(is_cut=False)]
+    assert not any(isinstance(part, str) for part in parts)
+    return [(call.name, json.loads(call.arguments)) for call in collect_calls(parts)]
 
 
 @pytest.mark.parametrize("seed", range(20))

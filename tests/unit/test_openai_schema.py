@@ -144,17 +144,17 @@ def test_chat_top_logprobs_outside_its_range_is_refused(value):
 @pytest.mark.parametrize(
     ("message", "param", "text"),
     [
-        ({"content": "x"}, "messages[1]", "role"),
-        ({"role": "robot", "content": "x"}, "messages[1]", "robot"),
+        ({"content": "x"}, "messages[1].role", "missing"),
+        ({"role": "robot", "content": "x"}, "messages[1].role", "robot"),
         ({"role": "user"}, "messages[1].content", "missing"),
         ({"role": "user", "content": None}, "messages[1].content", "string"),
         ({"role": "user", "content": 5}, "messages[1].content", "5"),
         (
             {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]},
-            "messages[1].content",
+            "messages[1].content[0].type",
             "image_url",
         ),
-        ({"role": "user", "content": ["x"]}, "messages[1].content", "part 0"),
+        ({"role": "user", "content": ["x"]}, "messages[1].content[0]", "text"),
         (
             {"role": "assistant", "tool_calls": [{"function": {"arguments": "{}"}}]},
             "messages[1].tool_calls[0].function.name",

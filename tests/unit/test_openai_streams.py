@@ -111,18 +111,72 @@ def test_chat_stream_tool_call_with_empty_arguments_is_kept():
     parsing = ChatParsing(has_tools=True, make_call_id=lambda: "call_1")
     chunks = stream_of(list(CALL) + list(CALL), parsing=parsing)
     calls = [call for part in parts(chunks) for call in part.get("tool_calls", [])]
-    function = {"name": "now", "arguments": "{}"}
+    function = {"name": "now", "arguments": "{"}
     assert calls == [
-        {"id": "call_1", "type": "function", "function": function, "index": index}
+        call
         for index in (0, 1)
+        for call in (
+            {"index": index, "id": "call_1", "type": "function", "function": function},
+            {"index": index, "function": {"arguments": "}"}},
+        )
     ]
     assert chunks[-1].choices[0].finish_reason == "tool_calls"
 
 
-def test_chat_stream_tool_call_cut_short_is_text():
-    chunks = stream_of([CALL[:-3]], "length", parsing=ChatParsing(has_tools=True))
-    assert parts(chunks)[1] == {"content": CALL[:-3]}
+SEARCH = '<tool_call>\n{"name": "find", "arguments": {"q": "a\\"é"}}\n</tool_call>'
+
+
+def test_chat_stream_tool_call_comes_in_deltas_as_it_is_written():
+    parsing = ChatParsing(has_tools=True, make_call_id=lambda: "call_1")
+    begin = SEARCH.index("{", 13)
+    texts = ["Well", SEARCH[:begin], *SEARCH[begin:]]
+    chunks = stream_of(texts, parsing=parsing)
+    function = {"name": "find", "arguments": "{"}
+    assert parts(chunks)[1:-1] == [
+        {"content": "Well"},
+        {"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]},
+        *[
+            {"tool_calls": [{"index": 0, "function": {"arguments": char}}]}
+            for char in '"q": "a\\"é"}'
+        ],
+    ]
+    for chunk in chunks:
+        official(ChatCompletionChunk, chunk)
+    (call,) = collect(texts, parsing=parsing).choices[0].message.tool_calls
+    assert call.function.arguments == '{"q": "a\\"é"}'
+
+
+def test_chat_stream_tool_call_cut_short_ends_with_what_there_is():
+    parsing = ChatParsing(has_tools=True, make_call_id=lambda: "call_1")
+    for length in (len(SEARCH) - 3, len(SEARCH) - 20):
+        chunks = stream_of(SEARCH[:length], "length", parsing=parsing)
+        calls = [call for part in parts(chunks) for call in part.get("tool_calls", [])]
+        assert chunks[-1].choices[0].finish_reason == "length"
+        whole = collect([SEARCH[:length]], "length", parsing=parsing).choices[0]
+        assert (whole.finish_reason, whole.message.content) == ("length", None)
+        arguments = SEARCH[SEARCH.index("{", 13) : length][: len('{"q": "a\\"é"}')]
+        assert "".join(call["function"]["arguments"] for call in calls) == arguments
+        assert whole.message.tool_calls[0].function.arguments == arguments
+
+
+def test_chat_stream_tool_call_cut_before_its_arguments_is_text():
+    chunks = stream_of([SEARCH[:28]], "length", parsing=ChatParsing(has_tools=True))
+    assert parts(chunks)[1] == {"content": SEARCH[:28]}
     assert chunks[-1].choices[0].finish_reason == "length"
+
+
+def test_chat_stream_tool_call_that_breaks_is_told_as_text_and_ends_with_stop():
+    parsing = ChatParsing(has_tools=True)
+    broken = SEARCH.replace("}}", "}")
+    chunks = stream_of(broken, parsing=parsing)
+    assert "".join(part.get("content", "") for part in parts(chunks)) == broken
+    calls = [call for part in parts(chunks) for call in part.get("tool_calls", [])]
+    with pytest.raises(json.JSONDecodeError):
+        json.loads("".join(call["function"]["arguments"] for call in calls))
+    whole = collect(broken, parsing=parsing).choices[0]
+    assert "tool_calls" not in whole.message.model_dump(exclude_unset=True)
+    assert (whole.message.content, whole.finish_reason) == (broken, "stop")
+    assert chunks[-1].choices[0].finish_reason == "stop"
 
 
 def test_chat_stream_without_tools_leaves_calls_in_the_text():

@@ -205,3 +205,13 @@ def test_command_writes_a_checkpoint_and_refuses_an_unknown_shape(tmp_path, monk
     refused = CliRunner().invoke(app, ["synth", "--shape", "huge", str(tmp_path / "other")])
     assert isinstance(refused.exception, ConfigError)
     assert refused.output == ""  # no bar of something that doesn't begin
+
+
+@pytest.mark.parametrize("command", [["synth", "--shape", "qwen3-0.6b"], ["quantize", "demo"]])
+def test_command_that_would_write_over_files_says_so_at_once(tmp_path, command):
+    (tmp_path / "notes.txt").write_text("mine")
+    refused = CliRunner().invoke(app, [*command, str(tmp_path)])
+    assert isinstance(refused.exception, CheckpointError)
+    assert "isn't an empty directory" in str(refused.exception)
+    assert refused.output == ""
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
