@@ -32,7 +32,7 @@ class SequenceBlocks:
     def extend(self, seq: Sequence, num_blocks: int) -> None:
         """Gives a sequence blocks of its own; as many must be free."""
         if num_blocks > 0:
-            seq.block_ids += self._pool.allocate(num_blocks)
+            seq.block_ids = (*seq.block_ids, *self._pool.allocate(num_blocks))
 
     def extend_for_drafts(self, seq: Sequence, num_drafts: int) -> int:
         """Gives blocks for drafts as far as any are free; returns the drafts that have room."""
@@ -54,14 +54,15 @@ class SequenceBlocks:
         gang = group[0].gang
         num_spare = sum(seq.gang is None or seq.gang is not gang for seq in running)
         for i, seq in enumerate(group):
-            seq.block_ids = self._pool.acquire_prefix(self._reusable_keys(seq))
+            cached = self._pool.acquire_prefix(self._reusable_keys(seq))
+            seq.block_ids = tuple(cached)
             seq.num_published_blocks = len(seq.block_ids)
             num_missing = self._pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
             if num_missing + num_spare > self._pool.num_free:
                 for done in group[: i + 1]:
                     self.release(done)
                 return False
-            seq.block_ids += self._pool.allocate(num_missing)
+            self.extend(seq, num_missing)
         return True
 
     def num_cached_tokens(self, seq: Sequence) -> int:
@@ -95,6 +96,8 @@ class SequenceBlocks:
             num_kept: drafts that came true.
         """
         seq, block_size = work.seq, self._pool.block_size
+        if (work.end + num_kept) // block_size <= seq.num_published_blocks:
+            return  # as after most decode steps
         # Of kept drafts the ids aren't taken in yet; their block is published a step later.
         keys = seq.block_keys(block_size)
         num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
@@ -105,7 +108,7 @@ class SequenceBlocks:
     def release(self, seq: Sequence) -> None:
         """Takes back all that a sequence holds."""
         self._pool.release(seq.block_ids)
-        seq.block_ids = []
+        seq.block_ids = ()
 
     def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
         if seq.wants_prompt_logprobs:
