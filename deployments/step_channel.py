@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
+from typing import cast
 
 from deployments.step_messages import PlanDecoder, PlanEncoder, decode_answer, encode_answer
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
@@ -100,7 +101,7 @@ class StepChannel(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._encoder = PlanEncoder()
-        self._transport: asyncio.Transport | None = None
+        self._transport: asyncio.Transport
         self._received = bytearray()
         self._pending: deque[asyncio.Future[StepResult]] = deque()
         self._error: EngineDeadError | None = None
@@ -126,8 +127,8 @@ class StepChannel(asyncio.Protocol):
             Its result; or what the actor raised, or EngineDeadError once the actor is gone.
         """
         future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
-        if self._error is not None or self._transport is None:
-            future.set_exception(self._error or EngineDeadError("the step channel isn't connected"))
+        if self._error is not None:
+            future.set_exception(self._error)
         else:
             self._pending.append(future)
             self._transport.write(_frame(self._encoder.encode(plan)))
@@ -136,14 +137,12 @@ class StepChannel(asyncio.Protocol):
     async def close(self) -> None:
         """Ends the connection; what is pending ends with an EngineDeadError. Idempotent."""
         self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
-        if self._transport is not None:
-            self._transport.abort()
-            await self._is_over.wait()
+        self._transport.abort()
+        await self._is_over.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by the event loop."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no such class
 
     def data_received(self, data: bytes) -> None:
         """Called by the event loop with some of the stream."""

@@ -45,6 +45,7 @@ class Sequence:
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
         is_started: whether the runner knows it.
+        shares_blocks: whether others may have the blocks of its prefix, and it theirs.
         is_probe: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
         started_s: when it was first admitted, or None before.
@@ -86,6 +87,7 @@ class Sequence:
         "rank",
         "sampling",
         "seq_id",
+        "shares_blocks",
         "started_s",
         "state",
         "stop_token_ids",
@@ -102,6 +104,7 @@ class Sequence:
         stop_token_ids: tuple[int, ...],
         max_tokens: int,
         priority: int = 0,
+        shares_blocks: bool = False,
         cache_salt: str | None = None,
         gang: Gang | None = None,
         is_probe: bool = False,
@@ -132,6 +135,7 @@ class Sequence:
         self.num_preemptions = 0
         self.last_decode_step = -1
         self.prompt_tokens: dict[int, PromptToken] = {}
+        self.shares_blocks = shares_blocks
         self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
         self._lookup: PromptLookup | None = None

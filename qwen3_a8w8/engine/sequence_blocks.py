@@ -75,12 +75,10 @@ class SequenceBlocks:
         So that several answers to one prompt, or a burst with one system prompt, compute it
         once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
         """
-        if not self._pool.has_prefix_cache:
-            return False
         keys = self._reusable_keys(seq)
         first = self._pool.num_known_blocks(keys)
         if first == len(keys):
-            return False
+            return False  # as it is where nothing is shared
         block_size = self._pool.block_size
         return any(
             other.num_published_blocks <= first < other.prefill_end // block_size
@@ -96,11 +94,12 @@ class SequenceBlocks:
             num_kept: drafts that came true.
         """
         seq, block_size = work.seq, self._pool.block_size
-        if (work.end + num_kept) // block_size <= seq.num_published_blocks:
+        num_full_blocks = (work.end + num_kept) // block_size
+        if not seq.shares_blocks or num_full_blocks <= seq.num_published_blocks:
             return  # as after most decode steps
         # Of kept drafts the ids aren't taken in yet; their block is published a step later.
         keys = seq.block_keys(block_size)
-        num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
+        num_full_blocks = min(num_full_blocks, len(keys))
         for i in range(seq.num_published_blocks, num_full_blocks):
             self._pool.publish(seq.block_ids[i], keys[i])
         seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
@@ -111,8 +110,8 @@ class SequenceBlocks:
         seq.block_ids = ()
 
     def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
-        if seq.wants_prompt_logprobs:
-            return []  # there have to be logits of every position
+        if not seq.shares_blocks or seq.wants_prompt_logprobs:
+            return []  # the latter needs logits of every position
         # The last token is always computed: there have to be logits to sample from.
         num_reusable = (len(seq.token_ids) - 1) // self._pool.block_size
         return seq.block_keys(self._pool.block_size)[:num_reusable]
