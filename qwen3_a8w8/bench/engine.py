@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 import statistics
 import time
 from dataclasses import dataclass, replace
@@ -33,6 +34,7 @@ from qwen3_a8w8.runner.sizing import kv_block_bytes
 from qwen3_a8w8.text.structured import StructuredOutput
 
 _STATUS = Path("/proc/self/status")
+_ROLLUP = Path("/proc/self/smaps_rollup")
 _NUM_PREFILLS = 3
 
 
@@ -174,10 +176,23 @@ def bench_engine(
 
 
 def resident_bytes() -> dict[str, int]:
-    """Memory of this process that lies in RAM, now and at most; mapped weights count."""
-    fields = dict(line.split(":", 1) for line in _STATUS.read_text().splitlines() if ":" in line)
-    names = {"resident_bytes": "VmRSS", "peak_resident_bytes": "VmHWM"}
-    return {name: int(fields[field].split()[0]) * 1024 for name, field in names.items()}
+    """Memory of this process that lies in RAM, now and at most, and how much of it in huge pages.
+
+    Mapped weights count.
+    """
+    fields = _kib_fields(_STATUS)
+    rollup = _kib_fields(_ROLLUP)
+    return {
+        "resident_bytes": fields["VmRSS"],
+        "peak_resident_bytes": fields["VmHWM"],
+        "huge_page_bytes": rollup["AnonHugePages"] + rollup["FilePmdMapped"],
+    }
+
+
+def _kib_fields(path: Path) -> dict[str, int]:
+    """Lines "Name: 12 kB" of a file of /proc, in bytes."""
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", path.read_text(), re.MULTILINE)
+    return {name: int(kib) << 10 for name, kib in found}
 
 
 def _prompt(model: ModelConfig, length: int, seed: int) -> tuple[int, ...]:

@@ -42,6 +42,7 @@ ENGINE_ROWS = {
     "floor": "{floor_ms:.2f} ms",
     "floor / best": "{roofline_ratio:.2f} (of medians {median_roofline_ratio:.2f})",
     "resident": "{resident_gib:.2f} GiB (weights {weight_gib:.2f}, KV {kv_cache_gib:.2f})",
+    "of it in huge pages": "{huge_page_gib:.2f} GiB",
 }
 
 
@@ -125,6 +126,6 @@ def _in_small_units(result: Result) -> dict[str, Any]:
         if name.endswith("_s") and not name.endswith("_per_s"):
             fields[f"{name[:-2]}_ms"] = value * 1e3
     fields["gb_per_step"] = result.get("bytes_per_step", 0) / 1e9
-    for name in ("resident", "weight", "kv_cache"):
+    for name in ("resident", "weight", "kv_cache", "huge_page"):
         fields[f"{name}_gib"] = result.get(f"{name}_bytes", 0) / 2**30
     return fields

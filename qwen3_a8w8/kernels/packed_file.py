@@ -18,6 +18,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _DIGEST_BYTES = 32
 _PAGE_BYTES = 4096
 _HUGE_PAGE_BYTES = 2 << 20
 _WRITE_BYTES = 64 << 20
+_MAPPINGS = Path("/proc/self/smaps")
 
 
 class PackedFileError(CheckpointError):
@@ -179,6 +181,18 @@ class PackedFile:
     def address(self, name: str) -> int:
         """Where a constant lies in memory while `memory` is held."""
         return int(self.memory.ctypes.data) + self.entries[name].offset
+
+    def huge_page_bytes(self) -> int:
+        """How much of the mapping lies in huge pages; 0 where the system doesn't tell.
+
+        It depends on kernel and file system (Linux: XFS, or ext4 since 6.16), and on whether
+        whole huge pages were free when the file was read.
+        """
+        entry = rf"^{self.memory.ctypes.data:x}-.*?^FilePmdMapped: +(\d+) kB"
+        with contextlib.suppress(OSError):
+            found = re.search(entry, _MAPPINGS.read_text(), re.DOTALL | re.MULTILINE)
+            return int(found[1]) << 10 if found else 0
+        return 0
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:

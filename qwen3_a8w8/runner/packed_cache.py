@@ -173,7 +173,12 @@ def _map(
         name: backend.from_memory(ref, file.address(name), file.entries[name].nbytes, file.memory)
         for name, ref in refs.items()
     }
-    logger.info("%s: mapped and checked in %.1f s", path, time.perf_counter() - begin)
+    logger.info(
+        "%s: mapped and checked in %.1f s, %.0f %% of it in huge pages",
+        path,
+        time.perf_counter() - begin,
+        100 * file.huge_page_bytes() / file.nbytes,
+    )
     return LoadedWeights(constants, file.nbytes)
 
 

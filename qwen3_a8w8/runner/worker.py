@@ -6,7 +6,9 @@ no device pointers. Knows nothing of models or sequences.
 
 from __future__ import annotations
 
+import contextlib
 import math
+import mmap
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
@@ -23,6 +25,8 @@ from qwen3_a8w8.runner.worker_tensor import MAX_VIEWS, Allocation, WorkerTensor
 NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     dtype: np.dtype(dtype.label) for dtype in DType if dtype is not DType.BFLOAT16
 }
+
+_HUGE_PAGE_BYTES = 2 << 20
 
 
 class PreparedCall:
@@ -86,8 +90,7 @@ class Worker:
         """
         self._check_open()
         num_bytes = math.prod(shape) * dtype.itemsize
-        memory = torch.zeros(num_bytes, dtype=torch.uint8, device=self.device)
-        allocation = Allocation(memory)
+        allocation = Allocation(_zeros(num_bytes, self.device))
         self._allocations[allocation] = num_bytes
         return WorkerTensor(allocation, dtype, tuple(shape))
 
@@ -187,3 +190,17 @@ class Worker:
     def _check_open(self) -> None:
         if self._is_closed:
             raise SignatureError("the worker is closed; make a new one")
+
+
+def _zeros(num_bytes: int, device: str) -> torch.Tensor:
+    """Zeroed bytes; much of them in the host's memory lies in huge pages where it may.
+
+    A decode step reads the cache in pieces of a few KiB that lie anywhere: with small pages
+    every piece costs a walk through the page table.
+    """
+    if device != "cpu" or num_bytes < _HUGE_PAGE_BYTES:
+        return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
+    mapping = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # a wish that a kernel may not know
+        mapping.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(mapping, dtype=torch.uint8)

@@ -6,6 +6,7 @@ import struct
 import pytest
 import torch
 
+from qwen3_a8w8.kernels import packed_file
 from qwen3_a8w8.kernels.packed_file import PackedFile, PackedFileError, PackedFileWriter
 
 HUGE = 2 << 20
@@ -67,3 +68,19 @@ def test_existing_file_is_not_overwritten(tmp_path):
     with pytest.raises(FileExistsError):
         PackedFileWriter(tmp_path / "file")
     assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_huge_pages_are_counted_for_the_files_own_mapping(written, tmp_path, monkeypatch):
+    file = PackedFile(written[0])
+    begin = file.memory.ctypes.data
+    mappings = tmp_path / "smaps"
+    monkeypatch.setattr(packed_file, "_MAPPINGS", mappings)
+    mappings.write_text(
+        "1000-2000 r--s 00000000 fe:00 1    /other\nRss: 4 kB\nFilePmdMapped:      99 kB\n"
+        f"{begin:x}-{begin + file.nbytes:x} r--s 00000000 fe:00 2    {written[0]}\n"
+        "Rss:               20480 kB\nFilePmdMapped:   10240 kB\nVmFlags: rd\n"
+        "ffff0000-ffff1000 r--s 00000000 fe:00 1    /other\nFilePmdMapped:      99 kB\n"
+    )
+    assert file.huge_page_bytes() == 10 << 20
+    mappings.unlink()
+    assert file.huge_page_bytes() == 0

@@ -10,8 +10,7 @@
 // threads while prefill walks them for a block of tokens, with the same bits.
 #pragma once
 
-#include <type_traits>
-
+#include "attention_block.h"
 #include "bf16_cache.h"
 #include "rows.h"
 #include "sgemm.h"
@@ -23,17 +22,7 @@
 
 namespace {
 
-constexpr int64_t kContextChunk = 256;
-#if defined(__AMX_BF16__)
-static_assert(kContextChunk == kMostPositions, "an AmxChunk holds a chunk of the context");
-#endif
 constexpr int64_t kRowsPerTask = 64;  // query rows (tokens x heads of a group) of a prefill task
-
-// Tokens [first, first + count) of one sequence with one KV head: the rows that share K and V.
-struct QueryBlock {
-  int64_t first_token, count, kv_head;
-  const int32_t* table;
-};
 
 // Scratch of one thread.
 struct AttentionScratch {
@@ -66,38 +55,6 @@ struct AttentionScratch {
 };
 
 inline int64_t padded_head_dim(int64_t head_dim) { return qw::round_up(head_dim, kGemmColumns); }
-
-// Largest context within the chunk, and each token's own.
-template <class Element>
-inline int64_t length_in_chunk(const qw::AttentionArgs<Element>& a, int64_t token, int64_t chunk) {
-  const int64_t length = a.context_lens[token] - chunk * kContextChunk;
-  return length < 0 ? 0 : length < kContextChunk ? length : kContextChunk;
-}
-
-// Scale of a cache row.
-template <class Element>
-inline float scale_at(const float* scales, int64_t row) {
-  if constexpr (std::is_same_v<Element, int8_t>) return scales[row];
-  return 1.0f;
-}
-
-// Calls fn(row of the cache, first position, count) for runs of neighbouring cache rows among
-// the positions [begin, end) of a sequence.
-template <class Element, class Fn>
-void for_runs(const qw::CacheView<Element>& cache, const QueryBlock& q, int64_t begin, int64_t end, Fn fn) {
-  while (begin < end) {
-    const int64_t offset = begin % cache.block_size;
-    const int64_t in_block = cache.block_size - offset;
-    const int64_t count = in_block < end - begin ? in_block : end - begin;
-    fn(cache.row(q.table[begin / cache.block_size], q.kv_head, offset), begin, count);
-    begin += count;
-  }
-}
-
-inline void prefetch_lines(const void* data, int64_t bytes) {
-  const char* p = static_cast<const char*>(data);
-  for (const char* end = p + bytes; p < end; p += 64) __builtin_prefetch(p, 0, 2);
-}
 
 // Turns a row's products into e * v_scale and gives m and l.
 inline void softmax_row(float* scores, int64_t length, const float* k_factor, const float* v_factor,
@@ -133,67 +90,6 @@ inline void softmax_row(float* scores, int64_t length, const float* k_factor, co
   for (; i < kContextChunk; i += W) store(scores + i, VF{});
 }
 
-// What multiplies a position's product with q and its weight; 0 past the end.
-struct ChunkFactors {
-  alignas(64) float k[kContextChunk] = {}, v[kContextChunk] = {};
-};
-
-#if defined(__AMX_BF16__)
-// The same as `attend_chunk` with tiles: partial o, m and l of all rows of a block.
-template <class Element>
-inline void attend_chunk_tiles(const qw::AttentionArgs<Element>& a, const QueryBlock& q,
-                               int64_t chunk, int64_t length, const ChunkFactors& factors,
-                               const AttentionScratch& s) {
-  const qw::CacheView<Element>& cache = a.cache;
-  const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
-  const int64_t group = a.num_heads / cache.kv_heads, rows = q.count * group;
-  const int64_t begin = chunk * kContextChunk;
-  const AmxChunk c(s.tiles, head_dim);
-  for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t at, int64_t count) {
-    narrow_rows(cache.k + row * head_dim, count, head_dim, c.k + (at - begin) * head_dim);
-    for (int64_t i = 0; i < count; ++i) {
-      interleave_row(cache.v + (row + i) * head_dim, at - begin + i, head_dim, c.v);
-    }
-  });
-  // Rounds of positions end past the context: there must be numbers, their weights are 0.
-  const int64_t end = qw::round_up(length, kAmxPositions);
-  memset(c.k + length * head_dim, 0, 2 * (end - length) * head_dim);
-  for (int64_t p = qw::round_up(length, 2); p < end; p += 2) {
-    memset(c.v + p * head_dim, 0, 4 * head_dim);
-  }
-  configure_attention();
-  for (int64_t r0 = 0; r0 < rows; r0 += kLanes) {
-    const int64_t lanes = rows - r0 < kLanes ? rows - r0 : kLanes;
-    const auto token_of = [&](int64_t r) { return q.first_token + (r0 + r) / group; };
-    VI lengths{};
-    int64_t longest = 0;
-    for (int64_t r = 0; r < lanes; ++r) {
-      const int64_t own = length_in_chunk(a, token_of(r), chunk);
-      lengths[r] = static_cast<int32_t>(own);
-      longest = own > longest ? own : longest;
-    }
-    const auto query = [&](int64_t r) {
-      const int64_t head = token_of(r) * a.num_heads + q.kv_head * group + (r0 + r) % group;
-      return a.q + head * head_dim;
-    };
-    split_queries(query, lanes, head_dim, c.q);
-    for (int64_t p = 0; p < longest; p += kAmxPositions) {
-      score_tiles(c.k + p * head_dim, c.q, head_dim, c.scores + p * kLanes);
-    }
-    VF m, l;
-    const int64_t used = qw::round_up(longest, 32);
-    softmax_lanes(c, lengths, used, factors.k, factors.v, m, l);
-    for (int64_t d = 0; d < head_dim; d += 64) output_tiles(c, d, head_dim, used);
-    for (int64_t r = 0; r < lanes; ++r) {
-      memcpy(s.partial + (r0 + r) * padded, c.out + r * head_dim, head_dim * sizeof(float));
-      s.m[r0 + r] = m[r];
-      s.l[r0 + r] = l[r];
-    }
-  }
-  _tile_release();
-}
-#endif
-
 // One chunk for all rows of a block: partial o, m and l in `s`. Rows are token by token.
 template <class Element>
 inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& q, int64_t chunk,
@@ -201,30 +97,12 @@ inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& 
   const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / cache.kv_heads;
-  const int64_t begin = chunk * kContextChunk;
-  int64_t length = 0;
-  for (int64_t t = q.first_token; t < q.first_token + q.count; ++t) {
-    const int64_t own = length_in_chunk(a, t, chunk);
-    length = own > length ? own : length;
-  }
-
-  // Blocks lie anywhere: asked for all at once, their lines come side by side.
-  for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t, int64_t count) {
-    prefetch_lines(cache.k_scale + row, count * sizeof(float));
-    prefetch_lines(cache.v_scale + row, count * sizeof(float));
-    prefetch_lines(cache.k + row * head_dim, count * head_dim * sizeof(Element));
-    prefetch_lines(cache.v + row * head_dim, count * head_dim * sizeof(Element));
-  });
+  const int64_t begin = chunk * kContextChunk, length = longest_in_chunk(a, q, chunk);
   ChunkFactors factors;
-  for_runs(cache, q, begin, begin + length, [&](int64_t row, int64_t at, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      factors.k[at - begin + i] = a.scale * scale_at<Element>(cache.k_scale, row + i);
-      factors.v[at - begin + i] = scale_at<Element>(cache.v_scale, row + i);
-    }
-  });
+  read_factors(a, q, begin, length, factors);
 #if defined(__AMX_BF16__)
   if (head_dim % kAmxHeadDims == 0) {  // for all rows of a model or for none
-    attend_chunk_tiles(a, q, chunk, length, factors, s);
+    attend_chunk_tiles(a, q, chunk, length, factors, s.tiles, s.m, s.l, s.partial, padded);
     return;
   }
 #endif
