@@ -89,8 +89,14 @@ class EngineReplica:
             self._num_streams -= 1
             self._router.abort(stream)
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
-        """Runs exactly 1 or 16 requests as one true batch; outputs in their order.
+    async def start_batch(
+        self, requests: list[EngineRequest]
+    ) -> AsyncIterator[list[SequenceOutput]]:
+        """Runs exactly 1 or 16 requests as one true batch.
+
+        Yields:
+            An empty list as soon as the batch is accepted, then the outputs in the order of the
+            requests. Closing or cancelling the stream aborts the batch.
 
         Raises:
             UnsupportedBatchSizeError: another number of requests.
@@ -105,8 +111,9 @@ class EngineReplica:
         streams: list[TokenStream] = self._router.submit_batch(requests)
         self._num_streams += 1
         try:
+            yield []
             pairs = zip(streams, requests, strict=True)
-            return await asyncio.gather(
+            yield await asyncio.gather(
                 *(collect(stream, request, i) for i, (stream, request) in enumerate(pairs))
             )
         except EngineDeadError:

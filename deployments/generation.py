@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -32,7 +33,7 @@ def split_request(
     seed: int,
     options: Mapping[str, Any] | None = None,
 ) -> list[EngineRequest]:
-    """The `n` independent requests of one prompt, each with its own seed.
+    """The `n` requests of one prompt, each with its own seed, that share the prompt's blocks.
 
     Args:
         prompt_token_ids: the prompt.
@@ -43,9 +44,11 @@ def split_request(
     Raises:
         InvalidRequestError: one of the options is out of range.
     """
+    family = secrets.token_hex(8) if sampling.n > 1 else None
     requests = [
         EngineRequest(
             prompt_token_ids=tuple(prompt_token_ids),
+            family=family,
             sampling=replace(
                 sampling,
                 n=1,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from typing import Any
 
 from ray.exceptions import RayError
@@ -50,7 +51,13 @@ class ReplicaClient:
 
         async def attempt() -> list[SequenceOutput]:
             left = [with_time_left(request, began_s) for request in requests]
-            outputs: list[SequenceOutput] = await self._call("generate_batch", left)
+            batch = self._stream("start_batch", left, is_last=bool)
+            outputs: list[SequenceOutput] = []
+            async with aclosing(batch) as answers:
+                async for answer in answers:
+                    outputs = answer
+            if not outputs:
+                raise EngineDeadError("the replica's stream ended without the batch's outputs")
             return outputs
 
         return await retried(attempt, self._settings)
@@ -94,14 +101,22 @@ class ReplicaClient:
         """
         await self._call("check_health", timeout_s=timeout_s)
 
-    async def _open(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        response = self._stream_handle.start_stream.remote(request)
+    def _open(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        return self._stream(
+            "start_stream", request, is_last=lambda event: event.finish_reason is not None
+        )
+
+    async def _stream(
+        self, method: str, argument: Any, is_last: Callable[[Any], bool]
+    ) -> AsyncGenerator[Any, None]:
+        """What a replica's stream gives; its first item says that it has accepted the request."""
+        response = getattr(self._stream_handle, method).remote(argument)
         is_accepted = is_over = False
         try:
-            async for event in response:
+            async for item in response:
                 is_accepted = True
-                is_over = event.finish_reason is not None
-                yield event
+                is_over = is_last(item)
+                yield item
         except (RayError, RayServeException) as error:
             is_over = True
             # A replica that goes while it is being asked had no part of the request yet.
@@ -128,12 +143,12 @@ async def _result(response: Any) -> Any:
     return await response
 
 
-def translate(error: Exception, *, was_computing: bool = True) -> Exception:
+def translate(error: Exception, *, was_computing: bool = False) -> Exception:
     """What an error from a handle means in this project's terms.
 
     Args:
         error: what Ray or Serve raised.
-        was_computing: whether a lost replica may have been computing the request.
+        was_computing: whether a lost replica had accepted a request that it then may have computed.
     """
     if isinstance(error, BackPressureError):
         return CapacityError(

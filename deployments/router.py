@@ -12,7 +12,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
@@ -37,13 +36,14 @@ class TokenStream:
     def __init__(self, seq_id: int) -> None:
         self.seq_id = seq_id
         self._events: list[TokenEvent] = []
-        self._has_news = asyncio.Event()
+        self._reader: asyncio.Future[None] | None = None  # where it waits
         self._is_over = False
 
     def push(self, event: TokenEvent) -> None:
         """Adds an event; never waits."""
         self._events.append(event)
-        self._has_news.set()
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
 
     def __aiter__(self) -> AsyncIterator[TokenEvent]:
         return self
@@ -57,8 +57,9 @@ class TokenStream:
         """
         if self._is_over:
             raise StopAsyncIteration
-        await self._has_news.wait()
-        self._has_news.clear()
+        if not self._events:
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
         event = merge_events(self._events)
         self._events = []
         self._is_over = event.finish_reason is not None
@@ -107,7 +108,7 @@ class Router:
         self._execute = execute
         self._streams: dict[int, TokenStream] = {}
         self._in_flight: deque[tuple[int, asyncio.Future[StepResult]]] = deque()
-        self._work_came = asyncio.Event()
+        self._news = asyncio.Event()
         self._last_progress_s = time.monotonic()
         self._task = asyncio.create_task(self._run(), name="router")
 
@@ -157,21 +158,21 @@ class Router:
         """Ends a sequence whose reader has gone; may be repeated."""
         if self._streams.pop(stream.seq_id, None) is not None:
             self._core.abort(stream.seq_id)
-            self._work_came.set()  # its blocks may let others in; the runner is to forget it
+            self._news.set()  # its blocks may let others in; the runner is to forget it
 
     def fail(self, error: Exception) -> None:
         """Declares the engine dead: every live sequence ends with an EngineDeadError."""
         if self._core.error is None:
             logger.error("the engine is dead: %s", error)
         self._hand_out(self._core.fail_all(error))
-        self._work_came.set()
+        self._news.set()
 
     async def close(self) -> None:
         """Ends what is live and stops the loop; may be called again."""
         self._hand_out(
             self._core.fail_all(EngineDeadError("the router has been closed", was_computing=False))
         )
-        self._work_came.set()
+        self._news.set()
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _watch(self, seq_ids: list[int]) -> list[TokenStream]:
@@ -179,17 +180,18 @@ class Router:
             self._last_progress_s = time.monotonic()  # work begins: the clock starts here
         streams = [TokenStream(seq_id) for seq_id in seq_ids]
         self._streams.update((stream.seq_id, stream) for stream in streams)
-        self._work_came.set()
+        self._news.set()
         return streams
 
     async def _run(self) -> None:
         try:
             while self._core.error is None:
-                self._work_came.clear()
+                self._news.clear()
                 while plan := self._core.plan_step():
                     result = asyncio.ensure_future(self._execute(plan))
+                    result.add_done_callback(self._wake)
                     self._in_flight.append((plan.step_id, result))
-                await self._wait_for_news()
+                await self._news.wait()
                 while self._in_flight and self._in_flight[0][1].done():
                     self._complete(*self._in_flight.popleft())
         except Exception as error:
@@ -208,16 +210,8 @@ class Router:
         else:
             self._hand_out(self._core.complete_step(result))
 
-    async def _wait_for_news(self) -> None:
-        """Until the oldest step is done, or something came that a step can be planned for."""
-        came = asyncio.ensure_future(self._work_came.wait())
-        try:
-            waiting_for: list[asyncio.Future[Any]] = [came]
-            if self._in_flight:
-                waiting_for.append(self._in_flight[0][1])
-            await asyncio.wait(waiting_for, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            came.cancel()
+    def _wake(self, _: asyncio.Future[StepResult]) -> None:
+        self._news.set()
 
     def _hand_out(self, events: list[TokenEvent]) -> None:
         for event in events:

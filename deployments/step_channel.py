@@ -1,15 +1,15 @@
 """Plans down and results up between a router and the actor beside it, over a local socket.
 
 A call of a Ray actor costs a millisecond or more there and back, a small model's step less;
-this costs a tenth of it. Frames are a length (4 bytes, big-endian) and a pickle; results come
-in the order of the plans. Both ends are on one node, because the replica's placement group
-is packed; the socket lies in a directory that only this user can enter.
+this costs a tenth of it. Frames are a length (4 bytes, big-endian) and a message
+(`step_messages.py`); results come in the order of the plans. Both ends are on one node,
+because the replica's placement group is packed; the socket lies in a directory that only this
+user can enter.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import pickle
 import shutil
@@ -21,8 +21,9 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import cast
 
+from deployments.step_messages import PlanDecoder, PlanEncoder, decode_answer, encode_answer
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
 from qwen3_a8w8.errors import EngineDeadError
 
@@ -31,9 +32,8 @@ _LENGTH = struct.Struct(">I")
 logger = logging.getLogger(__name__)
 
 
-def _frame(message: Any) -> bytes:
-    body = pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-    return _LENGTH.pack(len(body)) + body
+def _frame(message: bytes) -> bytes:
+    return _LENGTH.pack(len(message)) + message
 
 
 class StepServer:
@@ -72,10 +72,11 @@ class StepServer:
             return  # closed before anybody came
         self.close()
         threading.Thread(target=self._run, args=(connection,), name="steps", daemon=True).start()
+        decoder = PlanDecoder()
         try:
             with connection.makefile("rb") as stream:
                 while header := stream.read(_LENGTH.size):
-                    self._plans.put(pickle.loads(stream.read(_LENGTH.unpack(header)[0])))
+                    self._plans.put(decoder.decode(stream.read(_LENGTH.unpack(header)[0])))
         except (OSError, EOFError, struct.error, pickle.UnpicklingError) as error:
             logger.warning("the router's end of the step channel is lost: %s", error)
         finally:
@@ -90,20 +91,21 @@ class StepServer:
                 except Exception as error:
                     answer = error
                 try:
-                    connection.sendall(_frame(answer))
+                    connection.sendall(_frame(encode_answer(answer)))
                 except OSError:
                     return  # the router has gone, and this process goes with it
 
 
-class StepChannel:
+class StepChannel(asyncio.Protocol):
     """The router's end; belongs to one event loop."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
+    def __init__(self) -> None:
+        self._encoder = PlanEncoder()
+        self._transport: asyncio.Transport
+        self._received = bytearray()
         self._pending: deque[asyncio.Future[StepResult]] = deque()
         self._error: EngineDeadError | None = None
-        self._task = asyncio.create_task(self._receive(), name="results")
+        self._is_over = asyncio.Event()
 
     @classmethod
     async def connect(cls, path: str) -> StepChannel:
@@ -113,9 +115,10 @@ class StepChannel:
             EngineDeadError: nobody listens there.
         """
         try:
-            return cls(*await asyncio.open_unix_connection(path))
+            _, channel = await asyncio.get_running_loop().create_unix_connection(cls, path)
         except OSError as error:
             raise EngineDeadError(f"the actor's step channel can't be reached: {error}") from error
+        return channel
 
     def execute(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Sends a plan.
@@ -128,34 +131,45 @@ class StepChannel:
             future.set_exception(self._error)
         else:
             self._pending.append(future)
-            self._writer.write(_frame(plan))
+            self._transport.write(_frame(self._encoder.encode(plan)))
         return future
 
     async def close(self) -> None:
         """Ends the connection; what is pending ends with an EngineDeadError. Idempotent."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
         self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
-        with contextlib.suppress(OSError):
-            self._writer.close()
-            await self._writer.wait_closed()
+        self._transport.abort()
+        await self._is_over.wait()
 
-    async def _receive(self) -> None:
-        try:
-            while True:
-                header = await self._reader.readexactly(_LENGTH.size)
-                body = await self._reader.readexactly(_LENGTH.unpack(header)[0])
-                answer = pickle.loads(body)
-                future = self._pending.popleft()
-                if future.done():
-                    continue  # nobody waits for it any more
-                if isinstance(answer, StepResult):
-                    future.set_result(answer)
-                else:
-                    future.set_exception(answer)
-        except Exception as error:  # the end of the stream, or what isn't a frame of ours
-            logger.error("the step channel has ended: %s: %s", type(error).__name__, error)
-            self._fail(EngineDeadError("the actor is gone: its step channel has ended"))
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by the event loop."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are of no such class
+
+    def data_received(self, data: bytes) -> None:
+        """Called by the event loop with some of the stream."""
+        self._received += data
+        while len(self._received) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                return
+            message = bytes(self._received[_LENGTH.size : end])
+            del self._received[:end]
+            self._take(decode_answer(message))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by the event loop, also after an exception in `data_received`."""
+        if self._error is None:
+            logger.error("the step channel has ended: %s", exc or "end of stream")
+        self._fail(EngineDeadError("the actor is gone: its step channel has ended"))
+        self._is_over.set()
+
+    def _take(self, answer: StepResult | Exception) -> None:
+        future = self._pending.popleft()
+        if future.done():
+            return  # nobody waits for it any more
+        if isinstance(answer, StepResult):
+            future.set_result(answer)
+        else:
+            future.set_exception(answer)
 
     def _fail(self, error: EngineDeadError) -> None:
         self._error = self._error or error

@@ -21,11 +21,13 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.kernels.backend import Backend
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from qwen3_a8w8.kernels.signature import FLOAT32
+from qwen3_a8w8.kernels.signature import FLOAT32, INT32
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import pack_prefill
+from qwen3_a8w8.runner.sampler import Sampler
 from qwen3_a8w8.runner.sequences import RunnerSequence
+from qwen3_a8w8.runner.worker import Worker
 
 GREEDY = SamplingParams(temperature=0, max_tokens=None)
 
@@ -35,6 +37,14 @@ def make_runner(path: Path, backend: Backend, **settings) -> ModelRunner:
     config = EngineConfig(**{"block_size": 16, "num_kv_blocks": 128, **settings})
     with open_checkpoint(path) as checkpoint:
         return ModelRunner(checkpoint, config, backend)
+
+
+def make_sampler(size: int) -> Sampler:
+    """A sampler without a callable, to look at what it packs."""
+    worker = Worker("cpu")
+    logits = worker.alloc((size, 512), FLOAT32)
+    outputs = {"sampled_ids": worker.alloc((size, 8), INT32)}
+    return Sampler(worker, 0, size, logits=logits, outputs=outputs)
 
 
 def all_logits(runner: ModelRunner, token_ids: list[int]) -> torch.Tensor:

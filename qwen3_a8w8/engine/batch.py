@@ -52,9 +52,10 @@ def choose_decode(
     """
     if not ready:
         return None
-    longest_waiting = min(ready, key=_turn)
-    gang = longest_waiting.gang
-    group = sorted((s for s in ready if s.gang is gang), key=_turn)
+    group, gang = ready, ready[0].gang
+    if len({seq.gang for seq in ready}) > 1:
+        gang = min(ready, key=_turn).gang
+        group = [seq for seq in ready if seq.gang is gang]
     if gang is not None:
         return _choice(gang.batch_size, group, len(ready), "explicit batch")
 
@@ -64,12 +65,17 @@ def choose_decode(
     cost_s = {size: -(-num_rows // size) * step_s[size] for size in batch_sizes}
     best = min(batch_sizes, key=lambda size: (cost_s[size], -size))
     costs = ", ".join(f"B{size} {cost_s[size]:.6g} s" for size in batch_sizes)
-    return _choice(best, group[:best], len(ready), f"{num_rows} ready, one token each: {costs}")
+    rows = sorted(group, key=_turn)[:best]
+    return _choice(best, rows, len(ready), f"{num_rows} ready, one token each: {costs}")
 
 
 def _turn(seq: Sequence) -> tuple[int, int]:
     return (seq.last_decode_step, seq.seq_id)
 
 
+def _seq_id(seq: Sequence) -> int:
+    return seq.seq_id
+
+
 def _choice(batch_size: int, rows: list[Sequence], num_ready: int, reason: str) -> DecodeChoice:
-    return DecodeChoice(batch_size, tuple(sorted(rows, key=lambda s: s.seq_id)), num_ready, reason)
+    return DecodeChoice(batch_size, tuple(sorted(rows, key=_seq_id)), num_ready, reason)

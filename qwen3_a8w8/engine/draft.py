@@ -7,6 +7,7 @@ planned but not done. Who gets into the step is the scheduler's decision.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from qwen3_a8w8.engine.batch import DecodeChoice
 from qwen3_a8w8.engine.plan import (
@@ -21,8 +22,7 @@ from qwen3_a8w8.engine.sequence import Sequence, SequenceState
 from qwen3_a8w8.engine.stats import Decision
 
 
-@dataclass(frozen=True, slots=True)
-class ScheduledWork:
+class ScheduledWork(NamedTuple):
     """One sequence's share of a step.
 
     Attributes:
@@ -131,9 +131,7 @@ class StepDraft:
             # One row is left, so that a long prompt doesn't keep all others waiting.
             num_tokens = min(num_tokens, max(1, self._num_logits_left - 1))
         is_sampled = start + num_tokens == seq.prefill_end
-        chunk = PrefillChunk(
-            seq.seq_id, start, num_tokens, tuple(seq.block_ids), is_sampled, has_logprobs
-        )
+        chunk = PrefillChunk(seq.seq_id, start, num_tokens, seq.block_ids, is_sampled, has_logprobs)
         self._chunks.append(ScheduledChunk(seq, chunk, seq.num_preemptions))
         self._num_tokens_left -= num_tokens
         self._num_logits_left -= chunk.num_logits
@@ -160,7 +158,7 @@ class StepDraft:
         rows: list[DecodeRow] = []
         for seq in choice.rows:
             position = seq.num_total_tokens - 1
-            rows.append(DecodeRow(seq.seq_id, position, tuple(seq.block_ids), drafts))
+            rows.append(DecodeRow(seq.seq_id, position, seq.block_ids, drafts))
             self._add_work(seq, 1, True, len(drafts))
             seq.last_decode_step = self._step_id
         self._choice = choice

@@ -46,6 +46,8 @@ class Intake:
         check_request(request, self._capabilities)
         max_tokens = output_limit(request, self._capabilities)
         seed = self._seed_of(request)
+        if request.sampling.n > 1 and request.family is None:
+            request = replace(request, family=f"the answers from {self._next_seq_id} on")
         return [
             self._make(request, derive_seed(seed, index), max_tokens, None)
             for index in range(request.sampling.n)
@@ -88,6 +90,8 @@ class Intake:
         self, request: EngineRequest, seed: int, max_tokens: int, gang: Gang | None
     ) -> Sequence:
         sampling = replace(request.sampling, seed=seed, n=1)
+        # Without a prefix cache only the answers to one prompt share its blocks, while they live.
+        is_cached = self._config.enable_prefix_caching
         eos = () if sampling.ignore_eos else self._capabilities.eos_token_ids
         seq = Sequence(
             self._next_seq_id,
@@ -97,7 +101,8 @@ class Intake:
             stop_token_ids=tuple(dict.fromkeys((*eos, *sampling.stop_token_ids))),
             max_tokens=max_tokens,
             priority=request.priority,
-            cache_salt=request.cache_salt,
+            shares_blocks=is_cached or request.family is not None,
+            cache_salt=request.cache_salt if is_cached else request.family,
             gang=gang,
         )
         self._next_seq_id += 1

@@ -37,6 +37,9 @@ class EngineRequest:
         cache_salt: KV blocks are shared only between requests with the same salt (1 to 256
             characters; None is a value like any other). A random one keeps a request out of
             the prefix cache.
+        family: requests with the same prompt and the same family are several answers to one
+            question: while they run they share its blocks also where prefix caching is off. None:
+            with `n` > 1 its own sequences are one.
         num_deaths: times in a row that an engine has died while it computed this request. After
             the second it runs alone until it has given a few tokens, so that others aren't
             taken for the cause.
@@ -48,6 +51,7 @@ class EngineRequest:
     priority: int = 0
     timeout_s: float | None = None
     cache_salt: str | None = None
+    family: str | None = None
     num_deaths: int = 0
 
     def check_options(self) -> None:

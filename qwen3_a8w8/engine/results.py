@@ -6,7 +6,7 @@ A result that doesn't fit its plan is a defect of the runner, and said as one.
 from __future__ import annotations
 
 from qwen3_a8w8.engine.draft import ScheduledStep
-from qwen3_a8w8.engine.plan import PromptToken, SampledToken, StepResult
+from qwen3_a8w8.engine.plan import PromptToken, SampledToken, StepResult, TokenLogprobs
 from qwen3_a8w8.engine.request import FinishReason, TokenEvent
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
@@ -47,7 +47,8 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
     """
     is_first = seq.num_output_tokens == 0
     error: InvalidRequestError | None = None
-    taken: list[SampledToken] = []
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs | None] = []
     finish_reason: FinishReason | None = None
     for token in tokens:
         if token.position != len(seq.token_ids):
@@ -58,16 +59,17 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
         if token.error is not None:
             error, finish_reason = _form_error(seq, token.error), "error"
             break
-        taken.append(token)
+        token_ids.append(token.token_id)
+        logprobs.append(token.logprobs)
         finish_reason = seq.append(token.token_id)
         if finish_reason is not None:
             break  # what kept drafts give beyond the end is dropped
     return TokenEvent(
         seq_id=seq.seq_id,
-        token_ids=tuple(token.token_id for token in taken),
-        logprobs=tuple(token.logprobs for token in taken),
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs),
         finish_reason=finish_reason,
-        stop_token_id=taken[-1].token_id if finish_reason == "stop" else None,
+        stop_token_id=token_ids[-1] if finish_reason == "stop" else None,
         num_cached_tokens=seq.num_cached_tokens,
         error=error,
         prompt_tokens=_prompt_tokens(seq) if is_first else (),

@@ -170,7 +170,8 @@ class Scheduler:
         held_up: set[Gang] = set()
         for seq in [seq for seq in self.queues.running if seq.can_decode]:
             # Only lower ranks than the one visited are preempted, and none is visited twice.
-            if seq.can_decode and self._reserve(seq, draft):
+            is_still_ready = not draft.preempted or seq.can_decode
+            if is_still_ready and self._reserve(seq, draft):
                 ready.append(seq)
             elif seq.gang is not None:
                 held_up.add(seq.gang)  # a member lacks a block or was preempted just now
@@ -186,5 +187,6 @@ class Scheduler:
             self.queues.vacate(lowest)
             self.counters.num_preemptions += 1
             draft.preempted.append(lowest.seq_id)
-        self._blocks.extend(seq, num_missing)
+        if num_missing > 0:
+            self._blocks.extend(seq, num_missing)
         return True

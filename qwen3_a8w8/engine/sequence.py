@@ -45,13 +45,14 @@ class Sequence:
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
         is_started: whether the runner knows it.
+        shares_blocks: whether others may have the blocks of its prefix, and it theirs.
         is_probe: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
         started_s: when it was first admitted, or None before.
         first_token_s: when its first token was in, of those generated here.
         last_token_s: when the last one was.
         num_failed_steps: failed steps it was part of for which no other one was found guilty.
-        block_ids: its block table.
+        block_ids: its block table; the same object until it changes, so that plans can share it.
         num_computed_tokens: positions whose K and V are written by the plans made so far.
         num_in_flight: samples planned but not known yet.
         prefill_end: positions to compute before it can decode, set at each admission.
@@ -90,6 +91,7 @@ class Sequence:
         "rank",
         "sampling",
         "seq_id",
+        "shares_blocks",
         "started_s",
         "state",
         "stop_token_ids",
@@ -106,6 +108,7 @@ class Sequence:
         stop_token_ids: tuple[int, ...],
         max_tokens: int,
         priority: int = 0,
+        shares_blocks: bool = False,
         cache_salt: str | None = None,
         gang: Gang | None = None,
         is_probe: bool = False,
@@ -129,7 +132,7 @@ class Sequence:
         self.first_token_s: float | None = None
         self.last_token_s: float | None = None
         self.num_failed_steps = 0
-        self.block_ids: list[int] = []
+        self.block_ids: tuple[int, ...] = ()
         self.num_computed_tokens = 0
         self.num_in_flight = 0
         self.prefill_end = 0
@@ -138,6 +141,7 @@ class Sequence:
         self.num_preemptions = 0
         self.last_decode_step = -1
         self.prompt_tokens: dict[int, PromptToken] = {}
+        self.shares_blocks = shares_blocks
         self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
         self._lookup: PromptLookup | None = None
@@ -174,7 +178,7 @@ class Sequence:
         return (
             self.state is SequenceState.RUNNING
             and self.num_computed_tokens >= self.prefill_end
-            and self.num_output_tokens + self.num_in_flight < self.max_tokens
+            and self.num_total_tokens - self.num_prompt_tokens < self.max_tokens
             and (self.gang is None or self.gang.is_prefilled)
         )
 
@@ -210,14 +214,12 @@ class Sequence:
         """Takes in a sampled token and says whether it ends the sequence."""
         # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
         # comes all the same, the form of the answer allows nothing else.
-        is_structured = self.sampling.structured is not None
-        may_stop = is_structured or self.num_output_tokens >= self.sampling.min_tokens
+        sampling, num_before = self.sampling, self.num_output_tokens
+        may_stop = sampling.structured is not None or num_before >= sampling.min_tokens
         self.token_ids.append(token_id)
         if may_stop and token_id in self.stop_token_ids:
             return "stop"
-        if self.num_output_tokens >= self.max_tokens:
-            return "length"
-        return None
+        return "length" if num_before + 1 >= self.max_tokens else None
 
 
 class Gang:

@@ -32,7 +32,7 @@ class SequenceBlocks:
     def extend(self, seq: Sequence, num_blocks: int) -> None:
         """Gives a sequence blocks of its own; as many must be free."""
         if num_blocks > 0:
-            seq.block_ids += self._pool.allocate(num_blocks)
+            seq.block_ids = (*seq.block_ids, *self._pool.allocate(num_blocks))
 
     def extend_for_drafts(self, seq: Sequence, num_drafts: int) -> int:
         """Gives blocks for drafts as far as any are free; returns the drafts that have room."""
@@ -54,14 +54,15 @@ class SequenceBlocks:
         gang = group[0].gang
         num_spare = sum(seq.gang is None or seq.gang is not gang for seq in running)
         for i, seq in enumerate(group):
-            seq.block_ids = self._pool.acquire_prefix(self._reusable_keys(seq))
+            cached = self._pool.acquire_prefix(self._reusable_keys(seq))
+            seq.block_ids = tuple(cached)
             seq.num_published_blocks = len(seq.block_ids)
             num_missing = self._pool.blocks_for(len(seq.token_ids)) - len(seq.block_ids)
             if num_missing + num_spare > self._pool.num_free:
                 for done in group[: i + 1]:
                     self.release(done)
                 return False
-            seq.block_ids += self._pool.allocate(num_missing)
+            self.extend(seq, num_missing)
         return True
 
     def num_cached_tokens(self, seq: Sequence) -> int:
@@ -74,12 +75,10 @@ class SequenceBlocks:
         So that several answers to one prompt, or a burst with one system prompt, compute it
         once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
         """
-        if not self._pool.has_prefix_cache:
-            return False
         keys = self._reusable_keys(seq)
         first = self._pool.num_known_blocks(keys)
         if first == len(keys):
-            return False
+            return False  # as it is where nothing is shared
         block_size = self._pool.block_size
         return any(
             other.num_published_blocks <= first < other.prefill_end // block_size
@@ -95,9 +94,12 @@ class SequenceBlocks:
             num_kept: drafts that came true.
         """
         seq, block_size = work.seq, self._pool.block_size
+        num_full_blocks = (work.end + num_kept) // block_size
+        if not seq.shares_blocks or num_full_blocks <= seq.num_published_blocks:
+            return  # as after most decode steps
         # Of kept drafts the ids aren't taken in yet; their block is published a step later.
         keys = seq.block_keys(block_size)
-        num_full_blocks = min((work.end + num_kept) // block_size, len(keys))
+        num_full_blocks = min(num_full_blocks, len(keys))
         for i in range(seq.num_published_blocks, num_full_blocks):
             self._pool.publish(seq.block_ids[i], keys[i])
         seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
@@ -105,11 +107,11 @@ class SequenceBlocks:
     def release(self, seq: Sequence) -> None:
         """Takes back all that a sequence holds."""
         self._pool.release(seq.block_ids)
-        seq.block_ids = []
+        seq.block_ids = ()
 
     def _reusable_keys(self, seq: Sequence) -> list[BlockKey]:
-        if seq.wants_prompt_logprobs:
-            return []  # there have to be logits of every position
+        if not seq.shares_blocks or seq.wants_prompt_logprobs:
+            return []  # the latter needs logits of every position
         # The last token is always computed: there have to be logits to sample from.
         num_reusable = (len(seq.token_ids) - 1) // self._pool.block_size
         return seq.block_keys(self._pool.block_size)[:num_reusable]

@@ -8,17 +8,13 @@ exist yet when it runs.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
-from weakref import ReferenceType, ref
 
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.program import Program, Ref
 from qwen3_a8w8.kernels.record import record
 from qwen3_a8w8.kernels.signature import Signature, TensorLike
-
-_MAX_CHECKED_CALLS = 8
 
 
 class Executable(Protocol):
@@ -122,30 +118,22 @@ class MappableBackend(Backend, Protocol):
         ...
 
 
-class _CheckedCalls:
-    """Arguments that a signature has passed already, so that they needn't be checked again.
+class CheckedCall:
+    """A callable with arguments that its signature has passed; it may be run again and again.
 
-    A step uses the same few tensors again and again, and whoever owns them changes neither shape
-    nor dtype of a tensor. Keeps nothing alive.
+    Whoever owns the tensors changes neither shape nor dtype of one. They live as long as this.
     """
 
-    def __init__(self) -> None:
-        self._calls: deque[tuple[dict[str, ReferenceType[TensorLike]], dict[str, int]]] = deque(
-            maxlen=_MAX_CHECKED_CALLS
-        )
+    def __init__(
+        self, executable: Executable, args: Mapping[str, TensorLike], dims: Mapping[str, int]
+    ) -> None:
+        self._executable = executable
+        self._args = args
+        self._dims = dims
 
-    def find(self, args: Mapping[str, TensorLike]) -> dict[str, int] | None:
-        """The dims of a former call with these very tensors, or None."""
-        for tensors, dims in self._calls:
-            if len(tensors) == len(args) and all(
-                tensor() is args.get(name, self) for name, tensor in tensors.items()
-            ):
-                return dims
-        return None
-
-    def add(self, args: Mapping[str, TensorLike], dims: dict[str, int]) -> None:
-        """Remembers a call; the oldest one is forgotten."""
-        self._calls.append(({name: ref(tensor) for name, tensor in args.items()}, dims))
+    def __call__(self) -> None:
+        """One dispatch; outputs are written in place."""
+        self._executable.run(self._args, self._dims)
 
 
 class CompiledCallable:
@@ -156,7 +144,6 @@ class CompiledCallable:
         self._executable = executable
         self._device = device
         self._is_bound = not program.constants
-        self._checked = _CheckedCalls()
 
     @property
     def signature(self) -> Signature:
@@ -193,13 +180,19 @@ class CompiledCallable:
             SignatureError: an argument doesn't fit, or constants aren't bound yet.
             UnsupportedBatchSizeError: a batch size that isn't compiled.
         """
-        dims = self._checked.find(args)
-        if dims is None:
-            dims = self.signature.check(args, self._device)
-            self._checked.add(args, dims)
+        self.check(**args)()
+
+    def check(self, **args: TensorLike) -> CheckedCall:
+        """Checks the arguments of a call, without making it.
+
+        Raises:
+            SignatureError: an argument doesn't fit, or constants aren't bound yet.
+            UnsupportedBatchSizeError: a batch size that isn't compiled.
+        """
+        dims = self.signature.check(args, self._device)
         if not self._is_bound:
             raise SignatureError(f"{self.signature.name} has no constants yet; call bind first")
-        self._executable.run(args, dims)
+        return CheckedCall(self._executable, args, dims)
 
     def close(self) -> None:
         """Frees scratch memory; may be called again."""

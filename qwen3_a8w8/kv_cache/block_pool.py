@@ -32,7 +32,7 @@ class BlockPool:
         Args:
             num_kv_blocks: blocks in the cache, scratch block included; at least 2.
             block_size: tokens per block.
-            enable_prefix_caching: keep published blocks findable by their prefix.
+            enable_prefix_caching: keep published blocks findable once nobody holds them.
 
         Raises:
             ConfigError: there is no block beside the scratch block.
@@ -44,15 +44,11 @@ class BlockPool:
             )
         self.block_size = block_size
         self.num_usable_blocks = num_kv_blocks - 1
-        self._index = PrefixIndex() if enable_prefix_caching else None
+        self._index = PrefixIndex()
+        self._keeps_unheld = enable_prefix_caching
         self._ref_counts = [0] * num_kv_blocks
         self._free = deque(i for i in range(num_kv_blocks) if i != SCRATCH_BLOCK)
         self._cached: OrderedDict[int, None] = OrderedDict()  # least recently used first
-
-    @property
-    def has_prefix_cache(self) -> bool:
-        """Whether published blocks can be found."""
-        return self._index is not None
 
     @property
     def num_free(self) -> int:
@@ -91,7 +87,7 @@ class BlockPool:
                 block_id = self._free.popleft()
             else:
                 block_id, _ = self._cached.popitem(last=False)
-                self._prefix_index.remove(block_id)
+                self._index.remove(block_id)
             self._ref_counts[block_id] = 1
             block_ids.append(block_id)
         return block_ids
@@ -111,13 +107,16 @@ class BlockPool:
                 raise RuntimeError(f"KV block {block_id} is released but nobody holds it")
             self._ref_counts[block_id] -= 1
             if self._ref_counts[block_id] == 0:
-                if self._index is not None and block_id in self._index:
+                is_known = block_id in self._index
+                if is_known and self._keeps_unheld:
                     self._cached[block_id] = None
-                else:
-                    self._free.append(block_id)
+                    continue
+                if is_known:
+                    self._index.remove(block_id)
+                self._free.append(block_id)
 
     def publish(self, block_id: int, key: BlockKey) -> None:
-        """Makes a held block findable by its prefix; does nothing when caching is off.
+        """Makes a held block findable by its prefix: while it is held, and with caching after.
 
         To be called only once the step that wrote the block's last token is confirmed, and
         with the key of exactly that content. If the content is cached in another block
@@ -128,12 +127,11 @@ class BlockPool:
         """
         if self._ref_counts[block_id] == 0:
             raise RuntimeError(f"KV block {block_id} is published but nobody holds it")
-        if self._index is not None:
-            self._index.insert(key, block_id)
+        self._index.insert(key, block_id)
 
     def num_known_blocks(self, keys: Sequence[BlockKey]) -> int:
         """How many blocks `acquire_prefix` would find."""
-        return 0 if self._index is None else len(self._index.longest_prefix(keys))
+        return len(self._index.longest_prefix(keys))
 
     def acquire_prefix(self, keys: Sequence[BlockKey]) -> list[int]:
         """Takes a reference on the blocks that hold the longest known prefix.
@@ -144,17 +142,9 @@ class BlockPool:
         Returns:
             Blocks for the first keys, in order; read-only for the caller.
         """
-        if self._index is None:
-            return []
         block_ids = self._index.longest_prefix(keys)
         for block_id in block_ids:
             if self._ref_counts[block_id] == 0:
                 del self._cached[block_id]
             self._ref_counts[block_id] += 1
         return block_ids
-
-    @property
-    def _prefix_index(self) -> PrefixIndex:
-        # Only blocks of the index are ever cached, so there is one when a cached block is taken.
-        assert self._index is not None
-        return self._index

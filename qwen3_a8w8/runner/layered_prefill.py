@@ -16,7 +16,8 @@ from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
 from qwen3_a8w8.kernels.signature import FLOAT32
 from qwen3_a8w8.model import layered_prefill as model
 from qwen3_a8w8.runner.packing import Arrays
-from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+from qwen3_a8w8.runner.worker import Worker
+from qwen3_a8w8.runner.worker_tensor import WorkerTensor
 
 if TYPE_CHECKING:
     from qwen3_a8w8.runner.model_runner import ModelRunner

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +32,13 @@ from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
+from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
 from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
 from qwen3_a8w8.runner.packed_cache import PackedCache, load_packed
-from qwen3_a8w8.runner.packing import Arrays, pack_decode, pack_prefill, pack_sampling
-from qwen3_a8w8.runner.samples import look_up, take, wanted_after
+from qwen3_a8w8.runner.packing import Arrays, pack_prefill
+from qwen3_a8w8.runner.sampler import Sampler
+from qwen3_a8w8.runner.samples import Samples, look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
 from qwen3_a8w8.runner.sizing import (
@@ -48,7 +49,8 @@ from qwen3_a8w8.runner.sizing import (
 )
 from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up
-from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+from qwen3_a8w8.runner.worker import Worker
+from qwen3_a8w8.runner.worker_tensor import WorkerTensor
 from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
 from qwen3_a8w8.text.structured import StructuredOutput
 
@@ -97,6 +99,8 @@ class ModelRunner:
             eos_token_ids=self.model.eos_token_ids,
         )
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
+        self._decodes: dict[int, DecodeDispatch] = {}
+        self._samplers: dict[int, Sampler] = {}
         try:
             self._compile_and_load(checkpoint, backend)
             self._size_and_warm_up(backend)
@@ -171,6 +175,8 @@ class ModelRunner:
         self._grammars.close()
         self._sequences.clear()
         self._inputs.clear()
+        self._decodes.clear()
+        self._samplers.clear()
         self.cache.clear()
         self.worker.close()
         self._compiler.close()
@@ -191,26 +197,27 @@ class ModelRunner:
         self.worker.run(callable_id, {**args, **outputs})
         self._clock.add(begin_s, time.perf_counter())
 
-    def dispatch_sample(self, controls: Arrays, size: int) -> dict[str, NDArray[Any]]:
-        """Samples from the first rows of the logits.
+    def decode_dispatch(self, batch_size: int) -> DecodeDispatch:
+        """The decode dispatches of a compiled batch size."""
+        return self._decodes[batch_size]
 
-        Args:
-            controls: see `packing.pack_sampling`.
-            size: rows, a compiled batch size.
+    def run_decode(self, dispatch: DecodeDispatch) -> None:
+        """Decodes what was packed."""
+        dispatch.upload()
+        begin_s = time.perf_counter()
+        dispatch.run()
+        self._clock.add(begin_s, time.perf_counter())
 
-        Returns:
-            The outputs of `qwen3.sample` on the host, by name.
-        """
-        outputs = {
-            name: tensor.view(size, *tensor.shape[1:]) for name, tensor in self._sampled.items()
-        }
-        logits = self.logits_rows(size)
-        self.dispatch(self.sample_id, f"sample{size}", controls, logits=logits, **outputs)
-        return {name: out.to_continuous_tensor().cpu().numpy() for name, out in outputs.items()}
-
-    def num_decode_rows(self, batch_size: int) -> int:
-        """Rows of a decode dispatch: with drafts a batch of 1 has one per column."""
-        return TOKENS_PER_ROW if batch_size == 1 and self._max_draft_tokens else batch_size
+    def sample(self, rows: Sequence[SamplingRow]) -> Samples:
+        """Samples from the first rows of the logits, as many as are given."""
+        size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
+        sampler = self._samplers[size]
+        sampler.pack(rows)
+        sampler.upload()
+        begin_s = time.perf_counter()
+        sampler.run()
+        self._clock.add(begin_s, time.perf_counter())
+        return sampler.samples()
 
     def logits_rows(self, num_rows: int) -> WorkerTensor:
         """The first rows of the logits buffer, [num_rows, vocab] float32."""
@@ -257,6 +264,7 @@ class ModelRunner:
             "top_ids": self.worker.alloc((rows, MAX_LOGPROBS), INT32),
             "top_logprobs": self.worker.alloc((rows, MAX_LOGPROBS), FLOAT32),
         }
+        self._samplers = {size: self._make_sampler(size) for size in qwen3.BATCH.choices}
         # Scratch arenas and thread stacks take their memory now, not when requests are live;
         # what is free afterwards is what the cache may have.
         self._alloc_cache(1)
@@ -301,6 +309,30 @@ class ModelRunner:
             "k_scale": self.worker.alloc(scales, FLOAT32),
             "v_scale": self.worker.alloc(scales, FLOAT32),
         }
+        for dispatch in self._decodes.values():
+            dispatch.free()
+        self._decodes = {size: self._make_decode(size) for size in self.config.decode_batch_sizes}
+
+    def _make_decode(self, batch_size: int) -> DecodeDispatch:
+        # With drafts a batch of 1 has one row per column.
+        has_drafts = batch_size == 1 and self._max_draft_tokens > 0
+        num_rows = TOKENS_PER_ROW if has_drafts else batch_size
+        return DecodeDispatch(
+            self.worker,
+            self.decode_id,
+            batch_size=batch_size,
+            num_rows=num_rows,
+            block_size=self.config.block_size,
+            max_blocks=self.max_blocks_per_seq,
+            tensors={**self.cache, "logits": self.logits_rows(num_rows)},
+        )
+
+    def _make_sampler(self, size: int) -> Sampler:
+        outputs = {
+            name: tensor.view(size, *tensor.shape[1:]) for name, tensor in self._sampled.items()
+        }
+        logits = self.logits_rows(size)
+        return Sampler(self.worker, self.sample_id, size, logits=logits, outputs=outputs)
 
     def _prefill(self, plan: StepPlan) -> tuple[list[SampledToken], list[PromptToken]]:
         if not plan.prefill:
@@ -325,34 +357,30 @@ class ModelRunner:
         wanted = wanted_after(chunks, self._sequences)
         if not wanted:
             return [], []
-        host = self._sample(
+        samples = self.sample(
             [seq.sampling_row() if at is None else seq.prompt_row(at) for seq, at in wanted]
         )
         sampled: list[SampledToken] = []
         known: list[PromptToken] = []
         for index, (sequence, position) in enumerate(wanted):
             if position is None:
-                sampled.append(take(host, index, sequence))
+                sampled.append(take(samples, index, sequence))
             else:
-                known.append(look_up(host, index, sequence, position))
+                known.append(look_up(samples, index, sequence, position))
         return sampled, known
 
     def _decode(self, plan: StepPlan) -> list[SampledToken]:
         batch = plan.decode
         if batch is None:
             return []
-        num_rows = self.num_decode_rows(batch.batch_size)
-        arrays = pack_decode(
-            batch, self._sequences, self.config.block_size, self.max_blocks_per_seq, num_rows
-        )
-        logits = self.logits_rows(num_rows)
-        name = f"decode{batch.batch_size}"
-        self.dispatch(self.decode_id, name, arrays, logits=logits, **self.cache)
+        dispatch = self._decodes[batch.batch_size]
+        dispatch.pack(batch, self._sequences)
+        self.run_decode(dispatch)
         if batch.rows[0].draft_token_ids:
             return self._check_drafts(batch.rows[0])
         rows = [self._sequences[row.seq_id] for row in batch.rows]
-        host = self._sample([row.sampling_row() for row in rows])
-        return [take(host, index, row) for index, row in enumerate(rows)]
+        samples = self.sample([row.sampling_row() for row in rows])
+        return [take(samples, index, row) for index, row in enumerate(rows)]
 
     def _check_drafts(self, row: DecodeRow) -> list[SampledToken]:
         """Samples at every draft's place as if it were right; keeps what turns out to be.
@@ -363,17 +391,13 @@ class ModelRunner:
         """
         sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
         ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]
-        host = self._sample(ahead)
-        tokens = [take(host, 0, sequence)]
+        samples = self.sample(ahead)
+        tokens = [take(samples, 0, sequence)]
         for index, draft in enumerate(drafts, start=1):
             if tokens[-1].token_id != draft:
                 break
-            tokens.append(take(host, index, sequence))
+            tokens.append(take(samples, index, sequence))
         return tokens
-
-    def _sample(self, rows: Sequence[SamplingRow]) -> dict[str, NDArray[Any]]:
-        size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
-        return self.dispatch_sample(pack_sampling(rows, size), size)
 
     def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
         memory = self._inputs.get((name, key))

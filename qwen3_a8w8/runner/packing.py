@@ -1,8 +1,9 @@
-"""Turns chunks, rows and sampling settings into the callables' input arrays.
+"""Turns prefill chunks into the callable's input arrays.
 
 Pure functions from plans to numpy arrays, named and shaped like the parameters
 in `model/qwen3.py`. Everything is checked before (`validation.py`); nothing here
-touches device memory.
+touches device memory. What decodes and samples step by step is packed in place, in
+`decode_dispatch.py` and `sampler.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen3_a8w8.config import SCRATCH_BLOCK, TOKENS_PER_ROW
-from qwen3_a8w8.engine.plan import DecodeBatch, PrefillChunk
-from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
+from qwen3_a8w8.config import SCRATCH_BLOCK
+from qwen3_a8w8.engine.plan import PrefillChunk
+from qwen3_a8w8.runner.sequences import RunnerSequence
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -82,127 +83,6 @@ def pack_prefill(
         "block_tables": _block_tables([c.block_ids for c in chunks], len(chunks), max_blocks),
         "logits_indices": np.asarray(logits_indices, np.int32),
     }
-
-
-def pack_decode(
-    batch: DecodeBatch,
-    sequences: Mapping[int, RunnerSequence],
-    block_size: int,
-    max_blocks: int,
-    num_rows: int,
-) -> Arrays:
-    """Packs a decode batch: live rows first, idle rows at distinct scratch slots.
-
-    Args:
-        batch: its rows are the live ones, and their drafts rows after them.
-        sequences: live sequences by id.
-        block_size: tokens per block; at least the batch size.
-        max_blocks: width of the block tables.
-        num_rows: rows of the arrays: the batch size, or 8 in a batch of 1 that takes drafts.
-
-    Returns:
-        token_ids [B, 8] int32, num_active [1] int32, positions, seq_lens, slot_mapping
-        [num_rows] int32, block_tables [num_rows, max_blocks] int32.
-    """
-    token_ids = np.zeros((batch.batch_size, TOKENS_PER_ROW), np.int32)
-    positions = np.zeros(num_rows, np.int32)
-    seq_lens = np.zeros(num_rows, np.int32)
-    slot_mapping = SCRATCH_BLOCK * block_size + np.arange(num_rows, dtype=np.int32)
-    # Lists first: setting one element of an array costs more than a whole step of a loop.
-    places: list[int] = []
-    slots: list[int] = []
-    tables: list[Sequence[int]] = []
-    for index, row in enumerate(batch.rows):
-        drafts = row.draft_token_ids
-        token_ids[index, 0] = sequences[row.seq_id].token_ids[row.position]
-        if drafts:
-            token_ids[index, 1 : 1 + len(drafts)] = drafts
-        for position in range(row.position, row.position + 1 + len(drafts)):
-            places.append(position)
-            block_id = row.block_ids[position // block_size]
-            slots.append(block_id * block_size + position % block_size)
-            tables.append(row.block_ids)
-    positions[: len(places)] = places
-    seq_lens[: len(places)] = positions[: len(places)] + 1
-    slot_mapping[: len(places)] = slots
-    return {
-        "token_ids": token_ids,
-        "num_active": np.asarray([len(tables)], np.int32),
-        "positions": positions,
-        "seq_lens": seq_lens,
-        "slot_mapping": slot_mapping,
-        "block_tables": _block_tables(tables, num_rows, max_blocks),
-    }
-
-
-def pack_sampling(rows: Sequence[SamplingRow], batch_size: int) -> Arrays:
-    """Packs the sampler's controls; see `Ops.sample`.
-
-    Args:
-        rows: in the order of the logits.
-        batch_size: rows of the arrays; the rest is idle.
-
-    Returns:
-        The arrays of `SAMPLE_CONTROLS`, and num_active.
-    """
-    arrays: Arrays = {
-        name: np.zeros(batch_size, dtype)
-        for name, dtype in (
-            ("temperature", np.float32),
-            ("top_k", np.int32),
-            ("top_p", np.float32),
-            ("min_p", np.float32),
-            ("seeds", np.int64),
-            ("positions", np.int32),
-            ("repetition_penalty", np.float32),
-            ("presence_penalty", np.float32),
-            ("frequency_penalty", np.float32),
-            ("num_logprobs", np.int32),
-        )
-    }
-    bias_range = np.zeros((batch_size, 2), np.int32)
-    history_range = np.zeros((batch_size, 2), np.int32)
-    bias_ids: list[int] = []
-    bias_values: list[float] = []
-    history_ids: list[int] = []
-    history_counts: list[int] = []
-    allowed_start = np.full(batch_size, -1, np.int32)
-    allowed_words: list[NDArray[np.int32]] = []
-    for index, row in enumerate(rows):
-        sampling = row.sampling
-        for name in (
-            "temperature",
-            "top_k",
-            "top_p",
-            "min_p",
-            "repetition_penalty",
-            "presence_penalty",
-            "frequency_penalty",
-        ):
-            arrays[name][index] = getattr(sampling, name)
-        arrays["seeds"][index] = 0 if sampling.seed is None else sampling.seed
-        arrays["positions"][index] = row.position
-        arrays["num_logprobs"][index] = -1 if sampling.logprobs is None else sampling.logprobs
-        biases, history = row.biases, row.history
-        bias_range[index] = len(bias_ids), len(bias_ids) + len(biases)
-        bias_ids.extend(biases)
-        bias_values.extend(biases.values())
-        history_range[index] = len(history_ids), len(history_ids) + len(history)
-        history_ids.extend(history)
-        history_counts.extend(history.values())
-        if row.allowed is not None:
-            allowed_start[index] = sum(words.size for words in allowed_words)
-            allowed_words.append(row.allowed)
-    arrays["bias_range"] = bias_range
-    arrays["bias_ids"] = np.asarray(bias_ids, np.int32)
-    arrays["bias_values"] = np.asarray(bias_values, np.float32)
-    arrays["history_range"] = history_range
-    arrays["history_ids"] = np.asarray(history_ids, np.int32)
-    arrays["history_counts"] = np.asarray(history_counts, np.int32)
-    arrays["allowed_start"] = allowed_start
-    arrays["allowed_words"] = np.concatenate([np.empty(0, np.int32), *allowed_words])
-    arrays["num_active"] = np.asarray([len(rows)], np.int32)
-    return arrays
 
 
 def _block_tables(

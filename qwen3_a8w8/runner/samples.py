@@ -15,8 +15,31 @@ from qwen3_a8w8.engine.plan import PrefillChunk, PromptToken, SampledToken, Toke
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.runner.sequences import RunnerSequence
 
-Host = dict[str, NDArray[Any]]
-"""The sampler's outputs on the host, by name."""
+
+class Samples:
+    """The sampler's outputs on the host.
+
+    Attributes:
+        ids: the token drawn for each live row; -1 where the logits weren't finite.
+    """
+
+    def __init__(self, host: Mapping[str, NDArray[Any]], num_rows: int) -> None:
+        """Reads the ids.
+
+        Args:
+            host: outputs of `qwen3.sample` by name; without those of log-probabilities if no
+                row has asked for them.
+            num_rows: live rows.
+        """
+        self._host = host
+        self.ids: list[int] = host["sampled_ids"][:num_rows, 0].tolist()
+
+    def logprobs(self, index: int, num_top: int) -> TokenLogprobs:
+        """The log-probabilities of a row that has asked for `num_top` alternatives."""
+        host = self._host
+        ids = host["top_ids"][index, :num_top].tolist()
+        values = host["top_logprobs"][index, :num_top].tolist()
+        return TokenLogprobs(float(host["logprobs"][index]), tuple(zip(ids, values, strict=True)))
 
 
 def wanted_after(
@@ -38,43 +61,38 @@ def wanted_after(
     return wanted
 
 
-def take(host: Host, index: int, sequence: RunnerSequence) -> SampledToken:
+def take(samples: Samples, index: int, sequence: RunnerSequence) -> SampledToken:
     """Reads a new token and gives it to its sequence.
 
     Raises:
         EngineDeadError: the logits aren't finite.
     """
     position = len(sequence.token_ids)
-    token_id = _drawn(host, index, sequence, position)
+    token_id = samples.ids[index]
+    if token_id < 0:
+        raise _not_finite(sequence, position)
     sequence.append(token_id)
     error = None if sequence.grammar is None else sequence.grammar.error
     num_top = sequence.sampling.logprobs
-    logprobs = None if num_top is None else _logprobs(host, index, num_top)
+    logprobs = None if num_top is None else samples.logprobs(index, num_top)
     return SampledToken(sequence.seq_id, position, token_id, logprobs, error)
 
 
-def look_up(host: Host, index: int, sequence: RunnerSequence, position: int) -> PromptToken:
+def look_up(samples: Samples, index: int, sequence: RunnerSequence, position: int) -> PromptToken:
     """Reads the log-probabilities of the known token at a position.
 
     Raises:
         EngineDeadError: the logits aren't finite.
     """
-    token_id = _drawn(host, index, sequence, position)
-    logprobs = _logprobs(host, index, sequence.sampling.prompt_logprobs or 0)
+    token_id = samples.ids[index]
+    if token_id < 0:
+        raise _not_finite(sequence, position)
+    logprobs = samples.logprobs(index, sequence.sampling.prompt_logprobs or 0)
     return PromptToken(sequence.seq_id, position, token_id, logprobs)
 
 
-def _drawn(host: Host, index: int, sequence: RunnerSequence, position: int) -> int:
-    token_id = int(host["sampled_ids"][index, 0])
-    if token_id < 0:
-        raise EngineDeadError(
-            f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
-            "finite; the checkpoint or a kernel is broken"
-        )
-    return token_id
-
-
-def _logprobs(host: Host, index: int, num_top: int) -> TokenLogprobs:
-    ids = host["top_ids"][index, :num_top].tolist()
-    values = host["top_logprobs"][index, :num_top].tolist()
-    return TokenLogprobs(float(host["logprobs"][index]), tuple(zip(ids, values, strict=True)))
+def _not_finite(sequence: RunnerSequence, position: int) -> EngineDeadError:
+    return EngineDeadError(
+        f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
+        "finite; the checkpoint or a kernel is broken"
+    )

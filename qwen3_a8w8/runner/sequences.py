@@ -5,7 +5,9 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 from qwen3_a8w8.engine.plan import SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -16,8 +18,10 @@ _FORCE = 1e30
 """Added to a logit, it is the largest one in float32, and still finite."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingRow:
+_NOTHING: Mapping[int, int] = MappingProxyType({})
+
+
+class SamplingRow(NamedTuple):
     """What the sampler has to know to draw one token.
 
     Attributes:
@@ -46,10 +50,13 @@ class RunnerSequence:
         num_prompt_tokens: how many of them are the prompt.
         stop_token_ids: barred while `min_tokens` isn't reached.
         grammar: its place in the form that its answer must have, or None.
+        checked_block_ids: the newest table of blocks that was found to be in itself right.
     """
 
     __slots__ = (
         "_history",
+        "_is_plain",
+        "checked_block_ids",
         "grammar",
         "num_prompt_tokens",
         "sampling",
@@ -71,6 +78,15 @@ class RunnerSequence:
             for token_id, count in Counter(start.output_token_ids).items():
                 self._history[token_id] = count
         self.grammar = grammar
+        self.checked_block_ids: tuple[int, ...] = ()
+        # Nothing but settings and position says how it is drawn.
+        self._is_plain = (
+            grammar is None
+            and self._history is None
+            and not self.sampling.logit_bias
+            and not self.sampling.min_tokens
+            and self.sampling.thinking_limit is None
+        )
         if grammar is not None:
             for token_id in start.output_token_ids:
                 grammar.advance(token_id)
@@ -82,6 +98,8 @@ class RunnerSequence:
             drafts: tokens taken for known, after the newest one.
         """
         position = len(self.token_ids) + len(drafts)
+        if self._is_plain:
+            return SamplingRow(self.sampling, position, _NOTHING, _NOTHING)
         forced_id = self._forced_id(drafts)
         if forced_id is not None:
             return self._forced_row(position, forced_id, self.sampling.logprobs)

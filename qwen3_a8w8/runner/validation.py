@@ -6,7 +6,8 @@ that addresses device memory is checked here, on the host, by value.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import NoReturn
 
 from qwen3_a8w8.config import SCRATCH_BLOCK
 from qwen3_a8w8.engine.plan import DecodeRow, RunnerCapabilities, SequenceStart, StepPlan
@@ -48,21 +49,19 @@ class _PlanCheck:
         capabilities: RunnerCapabilities,
     ) -> None:
         self.plan = plan
+        self.sequences = sequences
         self.capabilities = capabilities
-        # Length in tokens that each sequence will have when its chunk or row is carried out.
-        self.lengths = {
-            seq_id: len(sequence.token_ids)
-            for seq_id, sequence in sequences.items()
-            if seq_id not in plan.release
-        }
+        # Length in tokens that a sequence will have when its chunk or row is carried out, where
+        # it isn't what it is now; None: it will be unknown.
+        self.lengths: dict[int, int | None] = dict.fromkeys(plan.release)
         self.written: dict[int, int] = {}  # block -> the sequence that writes into it
 
-    def fail(self, field: str, message: str) -> None:
+    def fail(self, field: str, message: str) -> NoReturn:
         raise InvalidRequestError(f"step plan {self.plan.step_id}, {field}: {message}", param=field)
 
     def starts(self) -> None:
         for start in self.plan.start:
-            if start.seq_id in self.lengths:
+            if self._length(start.seq_id) is not None:
                 self.fail("start", f"sequence {start.seq_id} is live already; release it first")
             self._check_ids(start)
             self.lengths[start.seq_id] = len(start.prompt_token_ids) + len(start.output_token_ids)
@@ -161,7 +160,8 @@ class _PlanCheck:
                     f"position {row.position} of sequence {row.seq_id}, whose newest token is at "
                     f"{length - 1}",
                 )
-            self._drafts(row, batch.batch_size)
+            if row.draft_token_ids:
+                self._drafts(row, batch.batch_size)
             end = row.position + 1 + len(row.draft_token_ids)
             self._blocks("decode", row.seq_id, row.block_ids, row.position, end)
 
@@ -182,16 +182,23 @@ class _PlanCheck:
                     f"{self.capabilities.vocab_size - 1}",
                 )
 
+    def _length(self, seq_id: int) -> int | None:
+        if seq_id in self.lengths:
+            return self.lengths[seq_id]
+        sequence = self.sequences.get(seq_id)
+        return None if sequence is None else len(sequence.token_ids)
+
     def _known(self, field: str, seq_id: int, seen: set[int]) -> int:
-        if seq_id not in self.lengths:
+        length = self._length(seq_id)
+        if length is None:
             self.fail(field, f"sequence {seq_id} is unknown; start it first")
         if seq_id in seen:
             self.fail(field, f"sequence {seq_id} occurs twice")
         seen.add(seq_id)
-        return self.lengths[seq_id]
+        return length
 
     def _blocks(
-        self, field: str, seq_id: int, block_ids: Sequence[int], start: int, end: int
+        self, field: str, seq_id: int, block_ids: tuple[int, ...], start: int, end: int
     ) -> None:
         limits = self.capabilities
         if end > limits.max_model_len:
@@ -206,6 +213,23 @@ class _PlanCheck:
                 f"sequence {seq_id} has {len(block_ids)} blocks of {limits.block_size} tokens, "
                 f"{end} tokens need {needed}",
             )
+        sequence = self.sequences.get(seq_id)
+        # A table is long and stays the same for many steps: it is looked through once.
+        if sequence is None or sequence.checked_block_ids is not block_ids:
+            self._table(field, seq_id, block_ids)
+            if sequence is not None:
+                sequence.checked_block_ids = block_ids
+        for block in block_ids[start // limits.block_size : needed]:
+            owner = self.written.setdefault(block, seq_id)
+            if owner != seq_id:
+                self.fail(
+                    field,
+                    f"block {block} would be written by the sequences {owner} and {seq_id}",
+                )
+
+    def _table(self, field: str, seq_id: int, block_ids: tuple[int, ...]) -> None:
+        """What is true of a table of blocks whatever the plan."""
+        limits = self.capabilities
         most = -(-limits.max_model_len // limits.block_size)
         if len(block_ids) > most:
             self.fail(field, f"sequence {seq_id} has {len(block_ids)} blocks, at most {most} fit")
@@ -218,10 +242,3 @@ class _PlanCheck:
             )
         if len(set(block_ids)) != len(block_ids):
             self.fail(field, f"the block table of sequence {seq_id} names a block twice")
-        for block in block_ids[start // limits.block_size : needed]:
-            owner = self.written.setdefault(block, seq_id)
-            if owner != seq_id:
-                self.fail(
-                    field,
-                    f"block {block} would be written by the sequences {owner} and {seq_id}",
-                )

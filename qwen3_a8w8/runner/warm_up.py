@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qwen3_a8w8.config import SCRATCH_BLOCK, TOKENS_PER_ROW
+from qwen3_a8w8.config import SCRATCH_BLOCK
 from qwen3_a8w8.engine.plan import PrefillChunk, SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.runner.packing import Arrays, pack_sampling
+from qwen3_a8w8.runner.packing import Arrays
 from qwen3_a8w8.runner.sequences import RunnerSequence
 
 if TYPE_CHECKING:
@@ -71,28 +71,14 @@ def _prefill(runner: ModelRunner, num_tokens: int) -> None:
 
 
 def _timed_decode(runner: ModelRunner, size: int) -> float:
-    num_rows = runner.num_decode_rows(size)
-    arrays: Arrays = {
-        "token_ids": np.zeros((size, TOKENS_PER_ROW), np.int32),
-        "num_active": np.asarray([size], np.int32),
-        "positions": np.zeros(num_rows, np.int32),
-        "seq_lens": np.ones(num_rows, np.int32),
-        "slot_mapping": _scratch_slots(runner, num_rows),
-        "block_tables": np.full((num_rows, runner.max_blocks_per_seq), SCRATCH_BLOCK, np.int32),
-    }
     sampling = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=0, logprobs=1)
     row = RunnerSequence(SequenceStart(0, (0,), (), sampling)).sampling_row()
-    controls = pack_sampling([row] * size, size)
+    dispatch = runner.decode_dispatch(size)
+    dispatch.pack_scratch()
     fastest = float("inf")
     for _ in range(1 + NUM_TIMED_STEPS):
         begin = time.perf_counter()
-        runner.dispatch(
-            runner.decode_id,
-            f"decode{size}",
-            arrays,
-            logits=runner.logits_rows(num_rows),
-            **runner.cache,
-        )
-        runner.dispatch_sample(controls, size)
+        runner.run_decode(dispatch)
+        runner.sample([row] * size)
         fastest = min(fastest, time.perf_counter() - begin)
     return fastest

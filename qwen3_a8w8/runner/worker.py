@@ -1,8 +1,7 @@
 """Owner of one device's memory and compiled callables.
 
-Tensors are handed out as `WorkerTensor` handles: dtype, shape and offset into an
-allocation that the worker owns, so that whoever plans and packs needs no device
-pointers. Knows nothing of models or sequences.
+Tensors are handed out as `WorkerTensor` handles, so that whoever plans and packs needs
+no device pointers. Knows nothing of models or sequences.
 """
 
 from __future__ import annotations
@@ -11,136 +10,52 @@ import contextlib
 import math
 import mmap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from qwen3_a8w8.errors import SignatureError
-from qwen3_a8w8.kernels.backend import CompiledCallable
+from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable
 from qwen3_a8w8.kernels.signature import DType
+from qwen3_a8w8.runner.worker_tensor import MAX_VIEWS, Allocation, WorkerTensor
 
-TORCH_DTYPES: dict[DType, torch.dtype] = {
-    DType.INT8: torch.int8,
-    DType.UINT8: torch.uint8,
-    DType.BFLOAT16: torch.bfloat16,
-    DType.INT32: torch.int32,
-    DType.FLOAT32: torch.float32,
-    DType.INT64: torch.int64,
-}
-
-_NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
+NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     dtype: np.dtype(dtype.label) for dtype in DType if dtype is not DType.BFLOAT16
 }
 
-_MAX_VIEWS = 64
 _HUGE_PAGE_BYTES = 2 << 20
 
 
-class Allocation:
-    """A piece of device memory of one element type; freed when the worker lets go of it.
+class PreparedCall:
+    """A registered callable with its arguments, checked once for any number of runs.
 
-    Attributes:
-        memory: the bytes, or None once freed.
-        views: tensors that alias it, by offset and shape: a step uses the same few again and
-            again, and making one costs more than finding it.
-        handles: views that were made of it, by what they were made from and how.
-        host_views: flat numpy arrays that alias it, by offset and size, if the host can write it.
+    A step of a small model takes less time than finding and checking two dozen arguments does.
+    It keeps no memory that the worker has freed.
     """
 
-    __slots__ = ("handles", "host_views", "memory", "views")
+    def __init__(self, worker: Worker, callable_id: int, args: Mapping[str, WorkerTensor]) -> None:
+        self._worker = worker
+        self._callable_id = callable_id
+        self._args = dict(args)
+        self._checked: CheckedCall | None = None
 
-    def __init__(self, memory: Tensor) -> None:
-        self.memory: Tensor | None = memory
-        self.views: dict[tuple[int, tuple[int, ...]], Tensor] = {}
-        self.handles: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], WorkerTensor] = {}
-        self.host_views: dict[tuple[int, int], NDArray[Any]] = {}
-
-    def free(self) -> None:
-        """Lets go of the memory."""
-        self.memory = None
-        self.views.clear()
-        self.handles.clear()
-        self.host_views.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerTensor:
-    """A view of worker-owned memory.
-
-    Attributes:
-        allocation: the memory it lies in.
-        dtype: element type; the element size follows from it.
-        shape: extents, row-major and contiguous.
-        offset: first element, counted in elements from the allocation's begin.
-    """
-
-    allocation: Allocation
-    dtype: DType
-    shape: tuple[int, ...]
-    offset: int = 0
-
-    @property
-    def num_elements(self) -> int:
-        """Number of elements."""
-        return math.prod(self.shape)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size in bytes."""
-        return self.num_elements * self.dtype.itemsize
-
-    def view(self, *shape: int, offset: int = 0) -> WorkerTensor:
-        """A contiguous part of this tensor under another shape; nothing is copied.
-
-        Args:
-            shape: extents of the view.
-            offset: its first element, counted from this tensor's first.
+    def __call__(self) -> None:
+        """Runs it; outputs are written in place.
 
         Raises:
-            SignatureError: the view doesn't lie inside this tensor.
+            SignatureError: an argument doesn't fit or was freed, or the worker is closed.
+            UnsupportedBatchSizeError: a batch size that isn't compiled.
         """
-        key = (self.offset, self.shape, offset, shape)
-        known = self.allocation.handles.get(key)
-        if known is not None:
-            return known
-        count = math.prod(shape)
-        if offset < 0 or min(shape, default=0) < 0 or offset + count > self.num_elements:
-            raise SignatureError(
-                f"a view of shape {shape} at element {offset} needs {offset + count} elements, "
-                f"but the tensor of shape {self.shape} has {self.num_elements}"
-            )
-        view = WorkerTensor(self.allocation, self.dtype, shape, self.offset + offset)
-        if len(self.allocation.handles) >= _MAX_VIEWS:
-            self.allocation.handles.clear()
-        self.allocation.handles[key] = view
-        return view
+        if self._checked is None:
+            self._checked = self._worker.check(self._callable_id, self._args)
+        self._checked()
 
-    def to_continuous_tensor(self) -> Tensor:
-        """The memory as a contiguous torch tensor that aliases it, as callables take it.
-
-        Raises:
-            SignatureError: the memory was freed.
-        """
-        key = (self.offset, self.shape)
-        view = self.allocation.views.get(key)
-        if view is not None:
-            return view
-        memory = self.allocation.memory
-        if memory is None:
-            raise SignatureError(
-                f"the tensor of shape {self.shape} was freed; allocate it again before use"
-            )
-        begin = self.offset * self.dtype.itemsize
-        raw = memory[begin : begin + self.num_bytes]
-        view = raw.view(TORCH_DTYPES[self.dtype]).view(self.shape)
-        if len(self.allocation.views) >= _MAX_VIEWS:
-            self.allocation.views.clear()
-        self.allocation.views[key] = view
-        return view
+    def forget(self) -> None:
+        """Lets go of the memory; the next call looks at its arguments again."""
+        self._checked = None
 
 
 class Worker:
@@ -155,6 +70,7 @@ class Worker:
         self._allocations: dict[Allocation, int] = {}
         self._callables: list[CompiledCallable] = []
         self._ids: dict[CompiledCallable, int] = {}
+        self._prepared: WeakSet[PreparedCall] = WeakSet()
         self._is_closed = False
 
     @property
@@ -188,7 +104,7 @@ class Worker:
         Raises:
             SignatureError: dtype or size don't fit.
         """
-        expected = _NUMPY_DTYPES.get(target.dtype)
+        expected = NUMPY_DTYPES.get(target.dtype)
         if expected is None or values.dtype != expected or values.size > target.num_elements:
             raise SignatureError(
                 f"{values.size} elements of {values.dtype.name} don't fit a tensor of "
@@ -202,15 +118,20 @@ class Worker:
                 flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
                 return
             # A numpy copy costs a fraction of torch's, and a step uploads two dozen arrays.
-            if len(host_views) >= _MAX_VIEWS:
+            if len(host_views) >= MAX_VIEWS:
                 host_views.clear()
             host = host_views[target.offset, values.size] = flat.numpy()
         host[:] = values.reshape(-1)
+
+    def host_array(self, tensor: WorkerTensor) -> NDArray[Any] | None:
+        """The memory itself as an array of the host, on a CPU; elsewhere None."""
+        return tensor.to_continuous_tensor().numpy() if self.device == "cpu" else None
 
     def free(self, tensor: WorkerTensor) -> None:
         """Gives a tensor's whole allocation back; its views become unusable. Idempotent."""
         if self._allocations.pop(tensor.allocation, None) is not None:
             tensor.allocation.free()
+            self._forget_prepared()
 
     def register(self, compiled: CompiledCallable) -> int:
         """Takes a callable; the same one always gets the same id."""
@@ -233,9 +154,24 @@ class Worker:
             SignatureError: an argument doesn't fit, or the worker is closed.
             UnsupportedBatchSizeError: a batch size that isn't compiled.
         """
+        self.check(callable_id, args)()
+
+    def check(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> CheckedCall:
+        """Checks the arguments of a registered callable; the result runs it.
+
+        Raises:
+            SignatureError: an argument doesn't fit, or the worker is closed.
+            UnsupportedBatchSizeError: a batch size that isn't compiled.
+        """
         self._check_open()
         tensors = {name: tensor.to_continuous_tensor() for name, tensor in args.items()}
-        self._callables[callable_id](**tensors)
+        return self._callables[callable_id].check(**tensors)
+
+    def prepare(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> PreparedCall:
+        """A call that will be made again and again with the same tensors; checks nothing yet."""
+        call = PreparedCall(self, callable_id, args)
+        self._prepared.add(call)
+        return call
 
     def close(self) -> None:
         """Frees everything. Idempotent."""
@@ -244,7 +180,12 @@ class Worker:
         self._allocations.clear()
         self._callables.clear()
         self._ids.clear()
+        self._forget_prepared()
         self._is_closed = True
+
+    def _forget_prepared(self) -> None:
+        for call in self._prepared:
+            call.forget()
 
     def _check_open(self) -> None:
         if self._is_closed:

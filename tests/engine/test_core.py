@@ -1,5 +1,7 @@
 """The engine core: admission, scheduling, ends and failures, one case at a time."""
 
+from dataclasses import replace
+
 import pytest
 
 from qwen3_a8w8.config import EngineConfig
@@ -133,8 +135,9 @@ def test_derived_seeds_are_distinct_and_the_first_is_the_own():
     assert all(0 <= seed <= MAX_SEED for seed in seeds)
 
 
-def test_several_answers_share_the_computed_prompt():
-    core = make_core()
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_several_answers_share_the_computed_prompt(is_cached):
+    core = make_core(EngineConfig(lookahead=0, enable_prefix_caching=is_cached))
     runner = FakeRunner(core.capabilities)
     request = make_request(21, n=4)
     seq_ids = core.add(request)
@@ -144,6 +147,35 @@ def test_several_answers_share_the_computed_prompt():
     assert len({tuple(tokens) for tokens in got}) == 4
     assert [events[i][-1].num_cached_tokens for i in seq_ids] == [0, 20, 20, 20]
     assert core.stats().counters.num_prefill_tokens == 21 + 3
+
+
+@pytest.mark.parametrize("is_split", [True, False])
+def test_several_answers_hold_their_prompts_blocks_once_without_prefix_cache(is_split):
+    core = make_core(EngineConfig(lookahead=0, enable_prefix_caching=False))
+    runner = FakeRunner(core.capabilities)
+    if is_split:  # as the ingress sends them
+        ids = [core.add(replace(make_request(21, seed=i), family="f"))[0] for i in range(4)]
+    else:
+        ids = core.add(make_request(21, n=4))
+    held = []
+    while (plan := core.plan_step()) is not None:
+        core.complete_step(runner.execute(plan))
+        held.append(core.pool.num_in_use)
+    assert len(ids) == 4
+    # 20 tokens in 5 blocks for all, the 21st and three of the output's in one block for each.
+    assert max(held) == 5 + 4
+    assert held[-1] == 0
+    assert core.pool.num_free == core.pool.num_usable_blocks
+
+
+def test_strangers_share_nothing_without_prefix_cache():
+    core = make_core(EngineConfig(lookahead=0, enable_prefix_caching=False))
+    core.add(make_request(21, n=2))
+    core.add(make_request(21, n=2))
+    core.add(make_request(21))
+    core.add(replace(make_request(21), cache_salt="s"))
+    events = run(core)
+    assert [events[i][-1].num_cached_tokens for i in range(6)] == [0, 20, 0, 20, 0, 0]
 
 
 # --- ends ----------------------------------------------------------------------------------------

@@ -237,7 +237,7 @@ def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
         def execute(self, plan):
             result = driver_runner.execute(plan)
             lost = [t for t in result.sampled if t.seq_id == seq_id and t.position >= 11]
-            sampled = [replace(t, error="too deep") if t in lost else t for t in result.sampled]
+            sampled = [t._replace(error="too deep") if t in lost else t for t in result.sampled]
             return replace(result, sampled=tuple(sampled))
 
     driver_runner = driver.runner

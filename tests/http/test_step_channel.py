@@ -28,6 +28,23 @@ async def test_results_and_errors_come_in_the_order_of_the_plans():
     await channel.close()
 
 
+def test_results_come_on_the_loop_that_serve_uses():
+    uvloop = pytest.importorskip("uvloop")
+
+    async def run():
+        server = StepServer(execute)
+        channel = await StepChannel.connect(server.path)
+        result = await channel.execute(StepPlan(0))
+        await channel.close()
+        return result
+
+    loop = uvloop.new_event_loop()
+    try:
+        assert loop.run_until_complete(run()) == StepResult(0, (), 0.5)
+    finally:
+        loop.close()
+
+
 async def test_actor_that_goes_ends_what_is_pending_and_all_that_follows(tmp_path):
     async def die(reader, writer):
         await reader.readexactly(4)

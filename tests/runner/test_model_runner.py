@@ -153,6 +153,29 @@ def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields
 
 
 @pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        (((1,), (0,)), "the blocks of sequence 1 are 0 to 0, expected 1 to 127"),
+        (((1,), (2, 2)), "the block table of sequence 1 names a block twice"),
+        (((1,), (1,)), "block 1 would be written by the sequences 0 and 1"),
+    ],
+)
+def test_table_that_was_right_once_does_not_hide_a_wrong_one(runner, tables, message):
+    sequences = Sequences(runner)
+    starts = (begin(0), begin(1))
+    sequences.execute(start=starts, prefill=(chunk(0), chunk(1, blocks=(2,))))
+    right = tuple(DecodeRow(i, 3, table) for i, table in enumerate([(1,), (2,)]))
+    sequences.execute(decode=DecodeBatch(16, right))
+    wrong = tuple(DecodeRow(i, 4, table) for i, table in enumerate(tables))
+    with pytest.raises(InvalidRequestError, match=message):
+        sequences.execute(decode=DecodeBatch(16, wrong))
+    again = tuple(row._replace(position=4) for row in right)
+    assert len(sequences.execute(decode=DecodeBatch(16, again)).sampled) == 2
+    with pytest.raises(InvalidRequestError, match="position 4 of sequence 0, whose newest"):
+        sequences.execute(decode=DecodeBatch(16, again))
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"max_model_len": 4096}, "max_model_len is 4096, but the checkpoint was made for 2048"),
@@ -210,7 +233,7 @@ def test_drafts_are_kept_up_to_the_first_wrong_one(drafting_runner, num_right):
     row = DecodeRow(1, len(prompt) + len(kept), blocks)
     after = sequences.execute(decode=DecodeBatch(1, (row,))).sampled
     assert len(kept) == num_right + 1
-    expected = [replace(token, seq_id=1) for token in truth[: num_right + 3]]
+    expected = [token._replace(seq_id=1) for token in truth[: num_right + 3]]
     assert [*first, *kept, *after] == expected
     sequences.execute(release=(1,))
 

@@ -179,9 +179,12 @@ def test_aborts_at_any_step_change_nobody_elses_bits(runner, alone, at, lookahea
             assert (tokens, logprobs) == (all_tokens[:num_tokens], all_logprobs[:num_tokens])
 
 
-def test_several_answers_with_shared_prompt_equal_their_own_runs(runner):
+@pytest.mark.parametrize("is_cached", [True, False])
+def test_several_answers_with_shared_prompt_equal_their_own_runs(runner, is_cached):
     request = EngineRequest(
         tuple(PREFIX), SamplingParams(n=3, seed=4, temperature=1.0, max_tokens=12, logprobs=1)
     )
     plain = {"lookahead": 0, "enable_prefix_caching": False, "max_running_requests": 1}
-    assert run(runner, [request]) == run(runner, [request], **plain)
+    shared = run(runner, [request], enable_prefix_caching=is_cached)
+    assert run.stats.counters.num_prefix_hit_tokens > 0
+    assert shared == run(runner, [request], **plain)

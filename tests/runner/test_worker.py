@@ -1,3 +1,5 @@
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -74,3 +76,43 @@ def test_close_frees_everything_and_may_be_repeated(worker):
         tensor.to_continuous_tensor()
     with pytest.raises(SignatureError, match="worker is closed"):
         worker.alloc((1,), INT32)
+
+
+class Callable:
+    """Stands for a compiled callable: adds one to its argument."""
+
+    def __init__(self):
+        self.num_checks = 0
+
+    def check(self, x):
+        self.num_checks += 1
+        return lambda: x.add_(1)
+
+
+def test_prepared_call_checks_its_arguments_once(worker):
+    compiled, tensor = Callable(), worker.alloc((2,), INT32)
+    call = worker.prepare(worker.register(compiled), {"x": tensor})
+    assert compiled.num_checks == 0
+    call()
+    call()
+    assert tensor.to_continuous_tensor().tolist() == [2, 2]
+    assert compiled.num_checks == 1
+
+
+def test_prepared_call_keeps_no_freed_memory(worker):
+    tensor = worker.alloc((2,), INT32)
+    call = worker.prepare(worker.register(Callable()), {"x": tensor})
+    call()
+    memory = weakref.ref(tensor.to_continuous_tensor())
+    worker.free(tensor)
+    assert memory() is None
+    with pytest.raises(SignatureError, match="was freed"):
+        call()
+
+
+def test_prepared_call_after_close_is_refused(worker):
+    call = worker.prepare(worker.register(Callable()), {"x": worker.alloc((2,), INT32)})
+    call()
+    worker.close()
+    with pytest.raises(SignatureError, match="worker is closed"):
+        call()

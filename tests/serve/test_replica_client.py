@@ -46,8 +46,9 @@ class SilentResponse:
 
 
 def client_of(events, **settings):
-    start_stream = SimpleNamespace(remote=lambda request: LostStream(events))
-    handle = SimpleNamespace(options=lambda stream: SimpleNamespace(start_stream=start_stream))
+    method = SimpleNamespace(remote=lambda argument: LostStream(events))
+    streams = SimpleNamespace(start_stream=method, start_batch=method)
+    handle = SimpleNamespace(options=lambda stream: streams)
     return ReplicaClient(handle, FailoverSettings(timeout_s=10, **settings))
 
 
@@ -62,6 +63,18 @@ async def test_replica_lost_with_a_request_it_has_accepted_counts_as_its_death()
     with pytest.raises(RequestFailedError, match="died 1 times in a row"):
         async for _ in client.stream(REQUEST):
             pass
+
+
+async def test_replicas_lost_before_they_accept_a_batch_are_not_held_against_it():
+    client = client_of([], max_deaths=0, max_resumes=1)
+    with pytest.raises(EngineDeadError, match="lost its replica 2 times"):
+        await client.generate_batch([REQUEST])
+
+
+async def test_replica_lost_with_a_batch_it_has_accepted_counts_as_its_death():
+    client = client_of([[]], max_deaths=0, max_resumes=1)
+    with pytest.raises(RequestFailedError, match="died 1 times in a row"):
+        await client.generate_batch([REQUEST])
 
 
 async def test_replica_that_does_not_answer_is_not_ready_and_its_call_is_cancelled():

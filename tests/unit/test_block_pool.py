@@ -132,22 +132,30 @@ def test_eviction_takes_least_recently_used_tail_first():
     assert pool.num_known_blocks(old) == 2
 
 
-def test_pool_without_prefix_caching_finds_nothing():
+def test_pool_without_prefix_caching_finds_what_is_held_and_nothing_else():
     pool = BlockPool(5, 4, enable_prefix_caching=False)
-    keys = keys_of(range(4))
-    pool.publish(pool.allocate(1)[0], keys[0])
-    assert not pool.has_prefix_cache
+    keys = keys_of(range(8))
+    blocks = pool.allocate(2)
+    publish_all(pool, blocks, keys)
+    assert pool.acquire_prefix(keys) == blocks
+    pool.release(blocks)
+    assert pool.acquire_prefix(keys[:1]) == blocks[:1]
+    pool.release(blocks)
+    assert pool.num_known_blocks(keys) == 1
+    pool.release(blocks[:1])
     assert pool.num_known_blocks(keys) == 0
     assert pool.acquire_prefix(keys) == []
+    assert pool.allocate(4) == [3, 4, 2, 1]
 
 
 @settings(max_examples=60, deadline=None)
 @given(
     num_blocks=st.integers(2, 12),
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5)), max_size=60),
+    is_cached=st.booleans(),
 )
-def test_pool_conserves_blocks_under_any_use(num_blocks, steps):
-    pool = BlockPool(num_blocks, 2)
+def test_pool_conserves_blocks_under_any_use(num_blocks, steps, is_cached):
+    pool = BlockPool(num_blocks, 2, enable_prefix_caching=is_cached)
     held = []  # (block ids, keys)
     for prompt, length in steps:
         tokens = [prompt] * (2 * length)

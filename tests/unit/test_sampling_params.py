@@ -6,8 +6,8 @@ import pytest
 from qwen3_a8w8.engine.plan import SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError
-from qwen3_a8w8.runner.packing import pack_sampling
 from qwen3_a8w8.runner.sequences import RunnerSequence
+from tests.runners import make_sampler
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,9 @@ def test_extreme_values_that_pass_are_packed_as_finite_numbers():
         logprobs=20,
     )
     sequence = RunnerSequence(SequenceStart(1, (0, 1), (1,), extreme))
-    arrays = pack_sampling([sequence.sampling_row()], 1)
+    sampler = make_sampler(1)
+    sampler.pack([sequence.sampling_row()])
+    arrays = sampler.arrays
     assert all(np.isfinite(array).all() for array in arrays.values())
     assert arrays["top_k"][0] == 2**31 - 1
     assert arrays["seeds"][0] == 2**63 - 1

@@ -1,0 +1,180 @@
+"""Dispatches of the sampler: what each row of logits is drawn by into input arrays, then one call.
+
+The settings of sequences don't change, so their columns are written anew only when other
+sequences come, or the same in another order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import is_
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.kernels.signature import FLOAT32, INT32, INT64
+from qwen3_a8w8.runner.inputs import GrowingInput, InputBlock
+from qwen3_a8w8.runner.samples import Samples
+from qwen3_a8w8.runner.sequences import SamplingRow
+from qwen3_a8w8.runner.worker import Worker
+from qwen3_a8w8.runner.worker_tensor import WorkerTensor
+
+_FLOATS = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
+_INTS = ("top_k", "positions", "num_logprobs", "allowed_start")
+_RANGES = ("bias_range", "history_range")
+
+
+class Sampler:
+    """The sample callable for the first `size` rows of the logits, with its inputs.
+
+    Attributes:
+        arrays: the controls of `Ops.sample` with fixed shapes, and num_active, on the host.
+        lists: the others, into which ranges and starts among the former point.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        callable_id: int,
+        size: int,
+        *,
+        logits: WorkerTensor,
+        outputs: Mapping[str, WorkerTensor],
+    ) -> None:
+        """Takes input memory.
+
+        Args:
+            worker: runs it.
+            callable_id: of sample.
+            size: rows, a compiled batch size.
+            logits: [size, vocab] float32.
+            outputs: those of `qwen3.sample`, [size, ...], by name.
+        """
+        self._worker = worker
+        self._callable_id = callable_id
+        self._inputs = InputBlock(
+            worker,
+            {
+                "num_active": (INT32, (1,)),
+                "seeds": (INT64, (size,)),
+                **dict.fromkeys(_FLOATS, (FLOAT32, (size,))),
+                **dict.fromkeys(_INTS, (INT32, (size,))),
+                **dict.fromkeys(_RANGES, (INT32, (size, 2))),
+            },
+        )
+        self.arrays = self._inputs.arrays
+        self.lists = {
+            "bias_ids": GrowingInput(worker, INT32),
+            "bias_values": GrowingInput(worker, FLOAT32),
+            "history_ids": GrowingInput(worker, INT32),
+            "history_counts": GrowingInput(worker, INT32),
+            "allowed_words": GrowingInput(worker, INT32),
+        }
+        self._logits = logits
+        self._outputs = outputs
+        self._host_outputs = {name: worker.host_array(out) for name, out in outputs.items()}
+        self._settings: list[SamplingParams] = []  # of the rows that the columns were written for
+        self._has_lists = False
+        self._has_logprobs = False
+        self._prepare()
+
+    def pack(self, rows: Sequence[SamplingRow]) -> None:
+        """Writes the controls.
+
+        Args:
+            rows: in the order of the logits; the others are idle.
+        """
+        settings = [row.sampling for row in rows]
+        known = self._settings
+        if len(settings) != len(known) or not all(map(is_, settings, known)):
+            self._pack_settings(settings)
+        self.arrays["positions"][: len(rows)] = [row.position for row in rows]
+        has_lists = any(row.biases or row.history or row.allowed is not None for row in rows)
+        if has_lists or self._has_lists:
+            self._pack_lists(rows)
+        self._has_lists = has_lists
+
+    def upload(self) -> None:
+        """Makes the device see what was packed."""
+        self._inputs.upload()
+
+    def run(self) -> None:
+        """Dispatches."""
+        self._call()
+
+    def samples(self) -> Samples:
+        """What was drawn, to be read before the next dispatch."""
+        names = self._outputs if self._has_logprobs else ("sampled_ids",)
+        return Samples({name: self._read(name) for name in names}, len(self._settings))
+
+    def free(self) -> None:
+        """Gives the input memory back; idempotent."""
+        self._inputs.free()
+        for values in self.lists.values():
+            values.free()
+
+    def _read(self, name: str) -> NDArray[Any]:
+        host = self._host_outputs[name]
+        return self._outputs[name].to_continuous_tensor().cpu().numpy() if host is None else host
+
+    def _prepare(self) -> None:
+        lists = {name: values.tensor for name, values in self.lists.items()}
+        args = {**self._inputs.tensors, **lists, "logits": self._logits, **self._outputs}
+        self._call = self._worker.prepare(self._callable_id, args)
+
+    def _pack_settings(self, settings: list[SamplingParams]) -> None:
+        arrays, count = self.arrays, len(settings)
+        for array in arrays.values():
+            array[:] = 0
+        arrays["num_active"][0] = count
+        for name in (*_FLOATS, "top_k"):
+            arrays[name][:count] = [getattr(each, name) for each in settings]
+        arrays["seeds"][:count] = [each.seed or 0 for each in settings]
+        arrays["num_logprobs"][:count] = [
+            -1 if each.logprobs is None else each.logprobs for each in settings
+        ]
+        arrays["allowed_start"][:] = -1
+        self._has_logprobs = any(each.logprobs is not None for each in settings)
+        self._settings = settings
+
+    def _pack_lists(self, rows: Sequence[SamplingRow]) -> None:
+        bias_range = self.arrays["bias_range"]
+        history_range = self.arrays["history_range"]
+        allowed_start = self.arrays["allowed_start"]
+        bias_ids: list[int] = []
+        bias_values: list[float] = []
+        history_ids: list[int] = []
+        history_counts: list[int] = []
+        words: list[NDArray[Any]] = []
+        num_words = 0
+        for index, row in enumerate(rows):
+            bias_range[index] = len(bias_ids), len(bias_ids) + len(row.biases)
+            bias_ids.extend(row.biases)
+            bias_values.extend(row.biases.values())
+            history_range[index] = len(history_ids), len(history_ids) + len(row.history)
+            history_ids.extend(row.history)
+            history_counts.extend(row.history.values())
+            allowed_start[index] = -1
+            if row.allowed is not None:
+                allowed_start[index] = num_words
+                num_words += row.allowed.size
+                words.append(row.allowed)
+        lists: dict[str, Any] = {
+            "bias_ids": bias_ids,
+            "bias_values": bias_values,
+            "history_ids": history_ids,
+            "history_counts": history_counts,
+            "allowed_words": np.concatenate(words) if words else [],
+        }
+        have_grown = [self.lists[name].write(values) for name, values in lists.items()]
+        if any(have_grown):
+            self._prepare()
