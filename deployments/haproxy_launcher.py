@@ -42,6 +42,8 @@ def restrict(config: str, plan: dict[str, Any]) -> str:
             section = line.strip()
         if section in CLOSED_SECTIONS or words[:1] == ["errorfile"]:
             continue
+        if words[:2] == ["http-response", "return"]:
+            continue  # ours, of a start before
         if section == "global" and words[:1] == ["log"]:
             continue  # to whoever listens at the port of syslog
         if words[:2] == ["stats", "socket"]:
@@ -55,6 +57,14 @@ def restrict(config: str, plan: dict[str, Any]) -> str:
                 f"file {plan['not_ready']} hdr Retry-After 1"
             )
         lines.append(line)
+        if words[:1] == ["bind"]:
+            # Without a route, Serve's own proxy behind this one says so in plain text; the
+            # application's answers are JSON.
+            lines.append(
+                "    http-response return status 503 content-type application/json "
+                f"file {plan['not_ready']} hdr Retry-After 1 "
+                "if { status 404 } { res.hdr(content-type) -m beg text/plain }"
+            )
         if line == "defaults":
             # Only what has come in whole can be sent again.
             lines.append("    option http-buffer-request")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.config import HTTPOptions
 from ray.serve.schema import LoggingConfig
 
@@ -102,16 +103,12 @@ def local_application(
     proxy_variables = proxy_environment(
         http_proxy, host, port, max_header_bytes=settings.http.max_header_bytes
     )
-    with proxy_variables as proxy, _ray_environment(proxy):
+    with proxy_variables as proxy:
         try:
-            _start_ray(settings, has_logs=has_logs)
-            serve.start(
-                http_options=HTTPOptions(
-                    host=SERVE_HOST if http_proxy == "haproxy" else host, port=port
-                ),
-                logging_config=_logging(),
-            )
-            _run(settings)
+            with _ray_environment(proxy):
+                _start_ray(settings, has_logs=has_logs)
+                _start_serve(SERVE_HOST if http_proxy == "haproxy" else host, port)
+                _run(settings)
             yield f"http://{host}:{port}"
         finally:
             # The controller goes with this Ray; serve.shutdown() before would only make it
@@ -162,6 +159,19 @@ def _start_ray(settings: AppSettings, *, has_logs: bool) -> None:
     )
 
 
+def _start_serve(host: str, port: int) -> None:
+    try:
+        serve.start(http_options=HTTPOptions(host=host, port=port), logging_config=_logging())
+    except (RayError, RuntimeError) as error:
+        report = str(error)
+        if "Address already in use" in report:  # taken since `_check`
+            raise ConfigError(
+                f"can't listen on port {port}: another process has taken it while this one "
+                "started; choose another port, or end that process"
+            ) from None
+        raise EngineDeadError(f"Serve's proxy couldn't be started: {report}") from None
+
+
 def _custom_resources(settings: AppSettings) -> dict[str, float]:
     replicas = settings.replicas
     return {
@@ -200,7 +210,7 @@ def _logging() -> LoggingConfig:
 
 @contextlib.contextmanager
 def _ray_environment(proxy: Mapping[str, str]) -> Iterator[None]:
-    """Environment that Ray and its processes inherit, with that of the proxy.
+    """Environment that Ray and its processes inherit, with that of the proxy, while they start.
 
     They find this package where this process found it, installed or not.
     """
@@ -213,7 +223,8 @@ def _ray_environment(proxy: Mapping[str, str]) -> Iterator[None]:
         # The actor asks Ray for no GPU; Ray isn't to hide those that are there.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # A proxy that has died is replaced after three of these; Serve's 10 s are for clusters.
-        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "1",
+        # Less would replace one that is only slow while it takes up a new configuration.
+        "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         **proxy,
     }
     former = {name: os.environ.get(name) for name in wanted}

@@ -75,7 +75,7 @@ class CompletionRequest(SamplingFields):
                 f"{len(self.prompt)} prompts with n {self.num_choices} make "
                 f"{len(self.prompt) * self.num_choices} answers, at most {MAX_CHOICES} are "
                 "allowed; send several requests",
-                "prompt",
+                "n" if len(self.prompt) == 1 else "prompt",
             )
         if self.echoes_logprobs and self.stream:
             raise FieldError(

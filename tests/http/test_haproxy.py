@@ -65,7 +65,12 @@ def test_restricted_configuration_has_our_answers():
     assert "500.http" not in text
     for code in (500, 502, 503, 504):
         assert f"    errorfile {code} /run/lost.http\n" in text
-    assert "status 404" not in text
+    assert "return status 404" not in text
+    frontend = text.partition("frontend http_frontend\n")[2].partition("backend ")[0]
+    assert (
+        "http-response return status 503 content-type application/json file /run/not_ready.json "
+        "hdr Retry-After 1 if { status 404 } { res.hdr(content-type) -m beg text/plain }"
+    ) in frontend
     assert "status 503 content-type application/json file /run/not_ready.json" in text
 
 
