@@ -32,7 +32,6 @@ namespace {
 
 constexpr int64_t kPieceGroups = 128;        // depth groups of a piece: 8 KiB of a block
 constexpr int64_t kFewRows = 4 * kTileRows;  // with so few, pieces are half as long
-constexpr int64_t kNearRows = 64;            // most rows whose results are read from a cache
 constexpr int64_t kRowsPerPass = 512;        // rows whose sums stay in the second-level cache
 constexpr int64_t kChunkBytes = 384 * 1024;  // weights of one chunk when memory is the limit
 constexpr int64_t kNearBytes = 1 << 20;      // activations that stay in the second-level cache
@@ -85,10 +84,10 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
   });
 }
 
-// y = acc * x_scale * w_scale (+ residual) for `count` channels of one row. `is_streamed`: y goes
-// past the caches, so that its old lines aren't read first.
+// y = acc * x_scale * w_scale (+ residual) for `count` channels of one row. Stored through the
+// caches, as what comes next reads it.
 inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row, int64_t begin,
-                       int64_t count, bool is_streamed) {
+                       int64_t count) {
   const VF x_scale = splat(a.x_scale[row]);
   const int64_t at = row * a.weight.out_features + begin;
   for (int64_t i = 0; i < count; i += W) {
@@ -97,18 +96,8 @@ inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row,
     memcpy(&sums, acc + i, sizeof sums);  // the buffer covers whole blocks of 16
     VF y = to_float(sums) * x_scale * load_upto(a.w_scale + begin + i, n);
     if (a.residual != nullptr) y = load_upto(a.residual + at + i, n) + y;
-    if (is_streamed && n == W) {
-      store_streamed(a.y + at + i, y);
-    } else {
-      store_upto(a.y + at + i, y, n);
-    }
+    store_upto(a.y + at + i, y, n);
   }
-}
-
-// Whether results are too many to be read from a cache afterwards, and aligned.
-inline bool streams_results(const qw::LinearArgs& a) {
-  return a.rows > kNearRows && a.weight.out_features % W == 0 &&
-         reinterpret_cast<uintptr_t>(a.y) % sizeof(VF) == 0;
 }
 
 // How the work on a range of blocks is ordered.
@@ -137,7 +126,6 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
   const uint8_t* weights = a.weight.data + first_block * stride;
   const int64_t columns = qw::ceil_div(num_blocks, cut.tile_blocks);
   const int64_t pieces = qw::ceil_div(packed.depth_groups, cut.piece_groups);
-  const bool is_streamed = streams_results(a);
   TileArgs tile;
   tile.w_block_stride = stride;
   tile.acc_stride = cut.tile_blocks * qw::kChannelsPerBlock;
@@ -172,7 +160,7 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
       }
       for (int64_t r = 0; is_last && r < rows; ++r) {
         finish_row(a, sums + r * tile.acc_stride, row0 + r, begin,
-                   beyond < channels ? beyond : channels, is_streamed);
+                   beyond < channels ? beyond : channels);
       }
     }
   }
@@ -187,7 +175,6 @@ inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, cons
     const int64_t g1 = g0 + (left < groups_per_pass ? left : groups_per_pass);
     linear_pass(a, packed, cut, first_block, num_blocks, g0, g1, acc);
   }
-  finish_streaming();
 }
 
 inline Cut choose_cut(const qw::LinearArgs& a, int threads) {

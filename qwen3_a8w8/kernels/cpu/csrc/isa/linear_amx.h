@@ -106,12 +106,12 @@ inline void two_by_two(const int8_t* upper, const int8_t* lower, int64_t x_strid
 
 // Scales and stores the sums of one tile.
 inline void finish_tile(const qw::LinearArgs& a, const int32_t* sums, int64_t row0, int64_t rows,
-                        int64_t block, bool is_streamed) {
+                        int64_t block) {
   const int64_t begin = block * qw::kChannelsPerBlock;
   const int64_t left = a.weight.out_features - begin;
   const int64_t channels = left < kTileSide ? left : kTileSide;
   for (int64_t r = 0; r < rows; ++r) {
-    finish_row(a, sums + r * kTileSide, row0 + r, begin, channels, is_streamed);
+    finish_row(a, sums + r * kTileSide, row0 + r, begin, channels);
   }
 }
 
@@ -127,14 +127,13 @@ inline void amx_few_rows(const qw::LinearArgs& a, int64_t first, int64_t end, Ti
       w[i] = a.weight.data + (block + (i < blocks ? i : blocks - 1)) * stride;
     }
     four_blocks(a.x.data, a.x.stride, w, a.weight.in_features, s);
-    for (int64_t i = 0; i < blocks; ++i) finish_tile(a, s.sums[i], 0, a.rows, block + i, false);
+    for (int64_t i = 0; i < blocks; ++i) finish_tile(a, s.sums[i], 0, a.rows, block + i);
   }
 }
 
 // All rows of the blocks [first, end).
 inline void amx_many_rows(const qw::LinearArgs& a, int64_t first, int64_t end, TileSums& s) {
   const int64_t stride = a.weight.block_bytes();
-  const bool is_streamed = streams_results(a);
   int64_t configured = 0;
   for (int64_t row = 0; row < a.rows; row += 2 * kTileSide) {
     const int64_t left = a.rows - row;
@@ -153,13 +152,12 @@ inline void amx_many_rows(const qw::LinearArgs& a, int64_t first, int64_t end, T
       const bool is_pair = block + 1 < end;
       const uint8_t* w = a.weight.data + block * stride;
       two_by_two(x0, x1, a.x.stride, w, is_pair ? w + stride : w, a.weight.in_features, s);
-      finish_tile(a, s.sums[0], row, upper, block, is_streamed);
-      if (is_pair) finish_tile(a, s.sums[1], row, upper, block + 1, is_streamed);
-      finish_tile(a, s.sums[2], row + upper, lower, block, is_streamed);
-      if (is_pair) finish_tile(a, s.sums[3], row + upper, lower, block + 1, is_streamed);
+      finish_tile(a, s.sums[0], row, upper, block);
+      if (is_pair) finish_tile(a, s.sums[1], row, upper, block + 1);
+      finish_tile(a, s.sums[2], row + upper, lower, block);
+      if (is_pair) finish_tile(a, s.sums[3], row + upper, lower, block + 1);
     }
   }
-  finish_streaming();
 }
 
 void linear_amx(const qw::LinearArgs& a, qw::Team& team) {

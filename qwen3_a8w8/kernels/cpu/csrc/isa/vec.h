@@ -77,24 +77,6 @@ inline void store_upto(float* p, VF v, int count) {
   }
 }
 
-// Stores past the caches where the set can; `p` is aligned to the vector.
-inline void store_streamed(float* p, VF v) {
-#if defined(__AVX512F__)
-  _mm512_stream_ps(p, (__m512)v);
-#elif defined(__AVX2__)
-  _mm256_stream_ps(p, (__m256)v);
-#else
-  store(p, v);
-#endif
-}
-
-// What was streamed is seen by other threads that hear of it afterwards.
-inline void finish_streaming() {
-#if defined(__AVX2__)
-  _mm_sfence();
-#endif
-}
-
 // a * b + c, rounded once where the set has the instruction (contraction is off elsewhere).
 inline VF fma(VF a, VF b, VF c) {
 #if defined(__AVX512F__)
