@@ -36,6 +36,9 @@ CACHE_VARIABLE = "QWEN3_A8W8_CACHE"
 MIN_BYTES = 256 << 20
 """Smallest weights worth a file; below, packing takes a second."""
 
+MIN_HUGE_SHARE = 0.95
+"""Share of a packed file in huge pages below which a way to more of them is told."""
+
 AUTO = "auto"
 """The default directory, if it can be written."""
 
@@ -177,12 +180,21 @@ def _map(
         name: backend.from_memory(ref, file.address(name), file.entries[name].nbytes, file.memory)
         for name, ref in refs.items()
     }
+    share = file.huge_page_bytes() / file.nbytes
     logger.info(
         "%s: mapped and checked in %.1f s, %.0f %% of it in huge pages",
         path,
         time.perf_counter() - begin,
-        100 * file.huge_page_bytes() / file.nbytes,
+        100 * share,
     )
+    if 0 < share < MIN_HUGE_SHARE:
+        logger.warning(
+            "%s: only %.0f %% of it lies in huge pages, since memory was in pieces when it was "
+            "read; large models decode slower by up to half then. Before the next start, as root: "
+            "echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory",
+            path,
+            100 * share,
+        )
     return LoadedWeights(constants, file.nbytes)
 
 

@@ -261,3 +261,15 @@ def test_setting_names_the_directory(tmp_path, monkeypatch):
     monkeypatch.delenv(CACHE_VARIABLE)
     monkeypatch.setenv("HOME", str(tmp_path))
     assert PackedCache.from_setting(AUTO).directory == tmp_path / ".cache/qwen3-a8w8/packed"
+
+
+@pytest.mark.parametrize(("share", "warns"), [(0.0, False), (0.5, True), (0.96, False)])
+def test_file_partly_in_huge_pages_is_told_with_the_remedy(
+    share, warns, models, packed, monkeypatch, caplog
+):
+    monkeypatch.setattr(
+        packed_file.PackedFile, "huge_page_bytes", lambda file: int(share * file.nbytes)
+    )
+    logits_with(models[True], cache_at(packed.parent))
+    assert ("compact_memory" in caplog.text) == warns
+    assert ("only 50 % of it" in caplog.text) == warns
