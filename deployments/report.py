@@ -6,8 +6,9 @@ Metric names follow vLLM's where there is one, with our prefix.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -92,36 +93,35 @@ class _Reports:
 
     def _counters(self) -> Iterator[Metric]:
         counters = {
-            "steps": ("steps planned", "num_steps"),
-            "prefill_tokens": ("positions computed by prefill", "num_prefill_tokens"),
-            "decode_rows": ("live rows of all decode dispatches", "num_decode_rows"),
-            "prefix_cache_queries": ("prompt tokens looked up", "num_prefix_query_tokens"),
-            "prefix_cache_hits": ("prompt tokens found", "num_prefix_hit_tokens"),
-            "num_preemptions": ("times a sequence lost its blocks", "num_preemptions"),
-            "failed_steps": ("steps that the runner couldn't carry out", "num_failed_steps"),
-            "spec_decode_num_draft_tokens": ("drafts checked", "num_drafts"),
-            "spec_decode_num_accepted_tokens": ("drafts that came true", "num_drafts_kept"),
-            "host_gap_seconds": ("seconds the device waited between steps", "host_gap_s"),
+            "steps": ("steps planned", "counters.num_steps"),
+            "prefill_tokens": ("positions computed by prefill", "counters.num_prefill_tokens"),
+            "decode_rows": ("live rows of all decode dispatches", "counters.num_decode_rows"),
+            "prefix_cache_queries": ("prompt tokens looked up", "counters.num_prefix_query_tokens"),
+            "prefix_cache_hits": ("prompt tokens found", "counters.num_prefix_hit_tokens"),
+            "num_preemptions": ("times a sequence lost its blocks", "counters.num_preemptions"),
+            "failed_steps": (
+                "steps that the runner couldn't carry out",
+                "counters.num_failed_steps",
+            ),
+            "spec_decode_num_draft_tokens": ("drafts checked", "counters.num_drafts"),
+            "spec_decode_num_accepted_tokens": (
+                "drafts that came true",
+                "counters.num_drafts_kept",
+            ),
+            "host_gap_seconds": (
+                "seconds the device waited between steps",
+                "counters.host_gap_s",
+            ),
+            "prompt_tokens": (
+                "prompt tokens of sequences that have begun, cached ones included",
+                "counters.num_prefix_query_tokens",
+            ),
+            "generation_tokens": ("tokens generated", "requests.num_generated_tokens"),
         }
         for name, (text, attribute) in counters.items():
             counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
             for report in self._reports:
-                counter.add_metric([report.replica_id], getattr(report.stats.counters, attribute))
-            yield counter
-        totals: dict[str, tuple[str, Callable[[EngineStats], int]]] = {
-            "prompt_tokens": (
-                "prompt tokens of sequences that have begun, cached ones included",
-                lambda stats: stats.counters.num_prefix_query_tokens,
-            ),
-            "generation_tokens": (
-                "tokens generated",
-                lambda stats: stats.requests.num_generated_tokens,
-            ),
-        }
-        for name, (text, total_of) in totals.items():
-            counter = CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
-            for report in self._reports:
-                counter.add_metric([report.replica_id], total_of(report.stats))
+                counter.add_metric([report.replica_id], attrgetter(attribute)(report.stats))
             yield counter
         busy = CounterMetricFamily(
             f"{PREFIX}_device_time_seconds", "seconds the device was busy", labels=["replica"]
@@ -141,40 +141,40 @@ class _Reports:
         yield from (busy, batches, ended)
 
     def _histograms(self) -> Iterator[Metric]:
-        histograms: dict[str, tuple[str, Callable[[EngineStats], Histogram]]] = {
+        histograms = {
             "time_to_first_token_seconds": (
                 "seconds from a sequence's arrival at the engine to its first token",
-                lambda stats: stats.requests.ttft_s,
+                "requests.ttft_s",
             ),
             "inter_token_latency_seconds": (
                 "seconds between the tokens of a sequence",
-                lambda stats: stats.requests.itl_s,
+                "requests.itl_s",
             ),
             "request_time_per_output_token_seconds": (
                 "mean seconds between the tokens of a sequence that has ended",
-                lambda stats: stats.requests.tpot_s,
+                "requests.tpot_s",
             ),
             "e2e_request_latency_seconds": (
                 "seconds from a sequence's arrival at the engine to its end",
-                lambda stats: stats.requests.e2e_s,
+                "requests.e2e_s",
             ),
             "request_queue_time_seconds": (
                 "seconds from a sequence's arrival at the engine to its first blocks",
-                lambda stats: stats.counters.queue_times,
+                "counters.queue_times",
             ),
             "request_prompt_tokens": (
                 "prompt tokens of sequences that have ended",
-                lambda stats: stats.requests.prompt_tokens,
+                "requests.prompt_tokens",
             ),
             "request_generation_tokens": (
                 "generated tokens of sequences that have ended",
-                lambda stats: stats.requests.generation_tokens,
+                "requests.generation_tokens",
             ),
         }
-        for name, (text, histogram_of) in histograms.items():
+        for name, (text, attribute) in histograms.items():
             family = HistogramMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
             for report in self._reports:
-                histogram = histogram_of(report.stats)
+                histogram: Histogram = attrgetter(attribute)(report.stats)
                 buckets = [(_bound(le), n) for le, n in histogram.cumulative()]
                 family.add_metric([report.replica_id], buckets, histogram.total)
             yield family

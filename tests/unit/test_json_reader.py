@@ -5,17 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen3_a8w8.text.json_reader import MAX_DEPTH, JsonReadError, object_text
-
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-OBJECTS = st.dictionaries(st.text(), VALUES, max_size=3)
+from tests.json_values import JSON_OBJECTS
 
 
 def refuse(name):
@@ -38,13 +28,13 @@ def ours(text):
         return None
 
 
-@given(OBJECTS, st.booleans(), st.sampled_from([None, 1, "\t"]))
+@given(JSON_OBJECTS, st.booleans(), st.sampled_from([None, 1, "\t"]))
 def test_object_text_of_an_object_is_the_text(value, is_ascii, indent):
     text = json.dumps(value, ensure_ascii=is_ascii, indent=indent)
     assert object_text(f" \n{text}\t") == text
 
 
-@given(OBJECTS, st.data())
+@given(JSON_OBJECTS, st.data())
 def test_object_text_with_a_character_changed_is_read_as_python_reads_it(value, data):
     text = json.dumps(value, ensure_ascii=False)
     at = data.draw(st.integers(0, len(text) - 1))

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qwen3_a8w8.text.tool_calls import CallEnd, CallPart, ToolCallParser, collect_calls
+from tests.json_values import JSON_OBJECTS
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 EMPTY = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -194,19 +195,8 @@ def test_any_cut_gives_the_same(pieces, is_cut, data):
     assert answer(cut, is_cut) == answer([text], is_cut) == answer(text, is_cut)
 
 
-VALUES = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=8,
-)
-
-
 @given(
-    st.lists(st.dictionaries(st.text(), VALUES, max_size=3), min_size=1, max_size=3),
+    st.lists(JSON_OBJECTS, min_size=1, max_size=3),
     st.booleans(),
     st.sampled_from([None, 2]),
     st.booleans(),

@@ -1,0 +1,91 @@
+// Numbers as bfloat16 in the order that tiles of attention have: elements of the cache are widened
+// without crossing lanes, so of 64 dimensions the even ones come first.
+#pragma once
+
+#include "vec.h"
+
+namespace {
+
+// Bits of the nearest bfloat16 in the upper halves, half to even; finite numbers only.
+inline VF nearest_bf16(VF x) {
+  const VU bits = (VU)x;
+  return (VF)((bits + 0x7fff + ((bits >> 16) & 1)) & 0xffff0000u);
+}
+
+inline __m512i as_bf16(VF low, VF high) {
+  const __m512bh both = _mm512_cvtne2ps_pbh((__m512)high, (__m512)low);
+  __m512i bits;
+  memcpy(&bits, &both, sizeof bits);
+  return bits;
+}
+
+// bfloat16 of 0 to 127, its low and its high bytes.
+struct SmallNumbers {
+  alignas(64) uint8_t low[128] = {}, high[128] = {};
+
+  constexpr SmallNumbers() {
+    for (int exponent = 0; exponent < 7; ++exponent) {
+      for (int x = 1 << exponent; x < 2 << exponent; ++x) {
+        const int bits = (127 + exponent) << 7 | (x << (7 - exponent) & 0x7f);
+        low[x] = static_cast<uint8_t>(bits & 0xff);
+        high[x] = static_cast<uint8_t>(bits >> 8);
+      }
+    }
+  }
+};
+constexpr SmallNumbers kSmallNumbers;
+
+// 64 elements as bfloat16: those with an even index and those with an odd one.
+inline void widen_64(const int8_t* x, __m512i& even, __m512i& odd) {
+  const auto find = [](const uint8_t* table, __m512i index) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index,
+                                    _mm512_load_si512(table + 64));
+  };
+  const __m512i bytes = _mm512_loadu_si512(x);
+  const __m512i size = _mm512_abs_epi8(bytes);
+  const __m512i low = find(kSmallNumbers.low, size);
+  const __m512i sign = _mm512_and_si512(bytes, _mm512_set1_epi8(-128));
+  const __m512i high = _mm512_or_si512(find(kSmallNumbers.high, size), sign);
+  const __m512i first = _mm512_set1_epi16(0xff);
+  even = _mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_and_si512(low, first));
+  odd = _mm512_or_si512(_mm512_srli_epi16(low, 8), _mm512_andnot_si512(first, high));
+}
+
+inline void widen_64(const uint16_t* x, __m512i& even, __m512i& odd) {
+  const __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 32);
+  const __m512i low = _mm512_set1_epi32(0xffff);
+  // Even elements of a and b by truncation to words, a's before b's.
+  const auto words = [](__m512i p, __m512i q) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi32_epi16(p)),
+                              _mm512_cvtepi32_epi16(q), 1);
+  };
+  even = words(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
+  odd = words(_mm512_srli_epi32(a, 16), _mm512_srli_epi32(b, 16));
+}
+
+// Stores the same 64 dimensions of two positions in pairs: four tiles' rows of 16 dimensions.
+inline void store_pairs(__m512i even, __m512i odd, __m512i next_even, __m512i next_odd,
+                        uint16_t* v) {
+  _mm512_storeu_si512(v, _mm512_unpacklo_epi16(even, next_even));
+  _mm512_storeu_si512(v + 32, _mm512_unpackhi_epi16(even, next_even));
+  _mm512_storeu_si512(v + 64, _mm512_unpacklo_epi16(odd, next_odd));
+  _mm512_storeu_si512(v + 96, _mm512_unpackhi_epi16(odd, next_odd));
+}
+
+// 64 dimensions in the order of `store_pairs` to their own.
+inline void store_in_order(const VF* x, float* out) {
+  const __m512 a = (__m512)x[0], b = (__m512)x[1], c = (__m512)x[2], d = (__m512)x[3];
+  // In each 128-bit lane L: dimensions 16 L + 0..3, 4..7, 8..11, 12..15.
+  const __m512 r[4] = {_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c),
+                       _mm512_unpacklo_ps(b, d), _mm512_unpackhi_ps(b, d)};
+  const __m512 e = _mm512_shuffle_f32x4(r[0], r[1], 0x44);
+  const __m512 f = _mm512_shuffle_f32x4(r[2], r[3], 0x44);
+  const __m512 g = _mm512_shuffle_f32x4(r[0], r[1], 0xee);
+  const __m512 h = _mm512_shuffle_f32x4(r[2], r[3], 0xee);
+  _mm512_storeu_ps(out, _mm512_shuffle_f32x4(e, f, 0x88));
+  _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(e, f, 0xdd));
+  _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(g, h, 0x88));
+  _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(g, h, 0xdd));
+}
+
+}  // namespace
