@@ -107,8 +107,18 @@ def test_what_is_not_http_gets_a_400_and_the_server_goes_on(application):
         assert http.get("/health").status_code == 200
 
 
+def answer_or_loss(future):
+    """An answer, or None where the connection was closed before one."""
+    try:
+        return future.result()
+    except httpx.RemoteProtocolError:
+        return None
+
+
 @pytest.mark.chaos
-def test_ingress_killed_under_whole_answers_and_before_new_ones_answers_all(behind_haproxy):
+def test_ingress_killed_under_whole_answers_gives_them_or_closes_and_answers_new_ones(
+    behind_haproxy,
+):
     application = behind_haproxy
     application.wait_until_idle()
     victim = only_pid_of("ServeReplica:qwen3-a8w8:Ingress")
@@ -120,11 +130,14 @@ def test_ingress_killed_under_whole_answers_and_before_new_ones_answers_all(behi
             "all requests are running",
         )
         os.kill(victim, signal.SIGKILL)
-        answers = [complete(application, "the fox", 5), *(f.result() for f in under_way)]
+        answers = [complete(application, "the fox", 5), *map(answer_or_loss, under_way)]
     tokenizer = application.tokenizer
+    assert answers[0] is not None
     for prompt, num_tokens, answer in zip(
         ["the fox", *prompts], [5, 150, 150, 150, 150], answers, strict=True
     ):
+        if answer is None:  # HAProxy mostly sends it again, but not always: docs/adr/0023
+            continue
         assert answer.status_code == 200, answer.text
         sampling = SamplingParams(max_tokens=num_tokens, seed=SEED, ignore_eos=True)
         (ids,) = expected_tokens(application.capabilities, tokenizer.encode(prompt), sampling)
