@@ -19,7 +19,9 @@ import tempfile
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from fastapi import Response
 
 from deployments import haproxy_launcher
 from deployments.errors import EngineNotReadyError
@@ -36,10 +38,22 @@ SERVE_HOST = "127.0.0.1"
 """Where everything behind HAProxy listens."""
 
 BINARY_ENV = "RAY_SERVE_HAPROXY_BINARY_PATH"
-MIN_BUFFER_BYTES = 2**16
-MAX_CONNECTIONS = 4096
+MIN_BUFFER_BYTES = 2**18
+"""A prompt that fills the context fits as a rule, and then survives its ingress."""
+
+MAX_CLIENTS = 4096
+FILES_PER_CLIENT = 5
+"""Its connection, both ends of one inside HAProxy, one to an ingress; and its share of the pipes
+that HAProxy may splice with."""
+
 NUM_OTHER_FILES = 128
 """Files that HAProxy has open beside its connections, generously."""
+
+LONGEST_ANSWER_S = 3600
+"""HAProxy's own limit for a client that says nothing, which Ray sets to an hour."""
+
+MIN_HEADER_BYTES = 4
+"""A letter, a colon and the end of the line: so many headers can't be more than their bytes."""
 
 _MAX_SOCKET_PATH = 107
 _SOCKET_SUFFIX = f"/{'0' * 56}/s.4194304.tmp"
@@ -87,7 +101,16 @@ def haproxy_environment(host: str, port: int, *, max_header_bytes: int) -> Itera
                 f"of HAProxy's socket by {len(name) + len(_SOCKET_SUFFIX) - _MAX_SOCKET_PATH} "
                 "characters; set TMPDIR to a shorter one, or use --http-proxy python"
             )
-        launcher = _write_launcher(directory, binary, host, port)
+        max_clients = _max_clients()
+        plan = {
+            "binary": binary,
+            "bind": f"{'ipv6@' if ':' in host else ''}{host}:{port}",
+            "inner": str(directory / "i"),
+            "max_clients": max_clients,
+            "max_headers": min(2**15 - 1, max_header_bytes // MIN_HEADER_BYTES),
+            **_write_answers(directory),
+        }
+        launcher = _write_launcher(directory, plan)
         yield {
             "RAY_SERVE_ENABLE_HA_PROXY": "1",
             BINARY_ENV: str(launcher),
@@ -98,12 +121,17 @@ def haproxy_environment(host: str, port: int, *, max_header_bytes: int) -> Itera
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
             # One thread passes on more than any number of our ingress processes can make.
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
-            "RAY_SERVE_HAPROXY_MAXCONN": str(_max_connections()),
+            "RAY_SERVE_HAPROXY_MAXCONN": str(2 * max_clients),
             "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(buffer_bytes),
             # A request whose ingress has died before the first byte is sent again: whatever an
             # ingress knows, its state dies with it, so nothing is done twice.
             # One refused connection sends everybody the other way until the next health check.
             "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
+            # An ingress that is being killed may still take a connection or two, to lose them.
+            "RAY_SERVE_HAPROXY_RETRIES": "10",
+            # A HAProxy that has been replaced, as after every change of the ingress, ends with
+            # its last answer; Ray would end it after two minutes.
+            "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
             "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
             # Serve's Python proxy stays as the way to an ingress that is being replaced.
             "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
@@ -132,37 +160,35 @@ def _find_binary() -> str:
     return binary
 
 
-def _max_connections() -> int:
-    # HAProxy refuses to start when it can't have two files for each connection.
+def _max_clients() -> int:
+    # HAProxy refuses to start when it can't have all the files that it may need.
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit == resource.RLIM_INFINITY:
-        return MAX_CONNECTIONS
-    return max(16, min(MAX_CONNECTIONS, (limit - NUM_OTHER_FILES) // 2))
+        return MAX_CLIENTS
+    return max(16, min(MAX_CLIENTS, (limit - NUM_OTHER_FILES) // FILES_PER_CLIENT))
 
 
-def _write_launcher(directory: Path, binary: str, host: str, port: int) -> Path:
+def _write_answers(directory: Path) -> dict[str, str]:
+    """Files with HAProxy's own answers, by their names in the launcher's plan."""
+    lost = error_response(EngineDeadError("the request was lost on its way; try again"))
+    not_ready = error_response(EngineNotReadyError("the application isn't running; try again"))
+    contents = {
+        "lost": ("lost.http", _whole_answer(lost)),
+        "lost_body": ("lost.json", bytes(lost.body)),
+        "not_ready": ("not_ready.json", bytes(not_ready.body)),
+    }
+    for name, content in contents.values():
+        (directory / name).write_bytes(content)
+    return {key: str(directory / name) for key, (name, _) in contents.items()}
+
+
+def _write_launcher(directory: Path, plan: dict[str, Any]) -> Path:
     """The executable that Ray takes for HAProxy, and what it reads."""
-    lost = directory / "lost.http"
-    lost.write_bytes(_whole_answer(EngineDeadError("the request was lost on its way; try again")))
-    not_ready = directory / "not_ready.json"
-    not_ready.write_bytes(
-        bytes(error_response(EngineNotReadyError("the application isn't running; try again")).body)
-    )
-    plan = directory / "plan.json"
-    plan.write_text(
-        json.dumps(
-            {
-                "binary": binary,
-                "bind": f"{'ipv6@' if ':' in host else ''}{host}:{port}",
-                "lost": str(lost),
-                "not_ready": str(not_ready),
-            }
-        ),
-        encoding="utf-8",
-    )
+    plan_file = directory / "plan.json"
+    plan_file.write_text(json.dumps(plan), encoding="utf-8")
     launcher = directory / "haproxy"
     # -I and -S: nothing of the environment, no packages; it starts in a few milliseconds.
-    command = [sys.executable, "-I", "-S", haproxy_launcher.__file__, str(plan)]
+    command = [sys.executable, "-I", "-S", haproxy_launcher.__file__, str(plan_file)]
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
     launcher.chmod(0o700)
     if not os.access(launcher, os.X_OK):
@@ -173,13 +199,12 @@ def _write_launcher(directory: Path, binary: str, host: str, port: int) -> Path:
     return launcher
 
 
-def _whole_answer(error: Exception) -> bytes:
-    response = error_response(error)
+def _whole_answer(response: Response) -> bytes:
     body = bytes(response.body)
     head = (
         f"HTTP/1.1 {response.status_code} {HTTPStatus(response.status_code).phrase}\r\n"
         "Content-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n"
-        "Cache-Control: no-cache\r\nConnection: close\r\n\r\n"
+        "Retry-After: 1\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n"
     )
     return head.encode("ascii") + body

@@ -1,5 +1,6 @@
 """HAProxy before a local application: its environment, and what its configuration becomes."""
 
+import json
 import os
 import resource
 import subprocess
@@ -40,6 +41,7 @@ frontend http_frontend
 backend default_backend
     http-request return status 404 content-type text/plain lf-string "Path not found."
 backend http-app
+    http-reuse always
     errorfile 504 {directory}/500.http
     server SERVE_REPLICA 127.0.0.1:30000 check
 listen stats
@@ -47,13 +49,24 @@ listen stats
   stats enable
 """
 
-PLAN = {"bind": "10.0.0.1:80", "lost": "/run/lost.http", "not_ready": "/run/not_ready.json"}
+PLAN = {
+    "bind": "10.0.0.1:80",
+    "inner": "/run/i",
+    "max_clients": 50,
+    "max_headers": 8192,
+    "lost": "/run/lost.http",
+    "lost_body": "/run/lost.json",
+    "not_ready": "/run/not_ready.json",
+}
 
 
 def test_restricted_configuration_listens_at_one_address_and_logs_nowhere():
     lines = restrict(CONFIG.format(directory="/run"), PLAN).splitlines()
     words = [line.split() for line in lines]
-    assert [line for line in words if line and line[0] == "bind"] == [["bind", "10.0.0.1:80"]]
+    assert [line for line in words if line and line[0] == "bind"] == [
+        ["bind", "10.0.0.1:80"],
+        ["bind", "unix@/run/i", "mode", "600"],
+    ]
     assert not any("prometheus" in line or "stats enable" in line for line in lines)
     assert ["log", "127.0.0.1:514", "local0", "info"] not in words
     assert "    stats socket /run/s mode 600 level admin expose-fd listeners" in lines
@@ -71,12 +84,19 @@ def test_restricted_configuration_has_our_answers():
         "http-response return status 503 content-type application/json file /run/not_ready.json "
         "hdr Retry-After 1 if { status 404 } { res.hdr(content-type) -m beg text/plain }"
     ) in frontend
-    assert "status 503 content-type application/json file /run/not_ready.json" in text
+    assert (
+        "http-response return status 503 content-type application/json file /run/lost.json "
+        "hdr Retry-After 1 if { status 500:599 } { res.hdr(content-type) -m beg text/plain }"
+    ) in frontend
+    assert (
+        "    http-request return status 503 content-type application/json "
+        "file /run/not_ready.json hdr Retry-After 1\n"
+    ) in text
 
 
 def test_restricted_configuration_is_the_same_when_restricted_again():
     once = restrict(CONFIG.format(directory="/run"), PLAN)
-    assert restrict(once.replace("    option http-buffer-request\n", ""), PLAN) == once
+    assert restrict(once, PLAN) == once
 
 
 @pytest.mark.parametrize(
@@ -141,10 +161,31 @@ def test_temporary_directory_too_long_for_a_socket_is_named(monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("num_files", "num_connections"),
-    [(resource.RLIM_INFINITY, 4096), (1_048_576, 4096), (4096, 1984), (100, 16)],
+    ("num_files", "num_clients"),
+    [(resource.RLIM_INFINITY, 4096), (1_048_576, 4096), (4096, 793), (100, 16)],
 )
-def test_connections_are_as_many_as_files_may_be_open(monkeypatch, num_files, num_connections):
+def test_connections_are_as_many_as_files_may_be_open(monkeypatch, num_files, num_clients):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, num_files))
     with haproxy_environment("127.0.0.1", 8000, max_header_bytes=2**15) as environment:
-        assert int(environment["RAY_SERVE_HAPROXY_MAXCONN"]) == num_connections
+        assert int(environment["RAY_SERVE_HAPROXY_MAXCONN"]) == 2 * num_clients
+        plan = json.loads((Path(environment[BINARY_ENV]).parent / "plan.json").read_text())
+        assert plan["max_clients"] == num_clients
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["-c"], "no configuration in its arguments ['-c']"),
+        (["-c", "-f"], "no configuration in its arguments ['-c', '-f']"),
+        (["-c", "-f", "/nowhere/haproxy.cfg"], "/nowhere/haproxy.cfg"),
+    ],
+)
+def test_launcher_without_a_configuration_says_so_in_a_line(arguments, message):
+    with haproxy_environment("127.0.0.1", 8000, max_header_bytes=2**15) as environment:
+        done = subprocess.run(
+            [environment[BINARY_ENV], *arguments], capture_output=True, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("HAProxy wasn't started: ")
+    assert message in done.stderr

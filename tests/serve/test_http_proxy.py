@@ -1,5 +1,6 @@
 """What stands between a client and the application: sizes, ports, and the end of a process."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -84,11 +85,14 @@ def test_haproxy_takes_connections_at_the_applications_address_only(behind_hapro
     assert listening_addresses(pid) == {f"0100007F:{port:04X}"}
 
 
-def test_long_headers_and_bodies_get_the_applications_answers(application):
+def test_long_and_many_headers_and_long_bodies_get_the_applications_answers(application):
     with application.http() as http:
         long_headers = http.get("/v1/models", headers={"X-Long": "a" * 40_000})
         assert long_headers.status_code == 431
         assert long_headers.json()["error"]["code"] == "headers_too_large"
+        assert http.get("/v1/models", headers={f"x-{i}": "1" for i in range(150)}).is_success
+        many_headers = http.get("/v1/models", headers={f"x-{i}": "" for i in range(8000)})
+        assert many_headers.status_code == 431
         long_body = http.post(
             "/v1/completions",
             content=b" " * (17 * 2**20),
@@ -107,41 +111,44 @@ def test_what_is_not_http_gets_a_400_and_the_server_goes_on(application):
         assert http.get("/health").status_code == 200
 
 
-def answer_or_loss(future):
-    """An answer, or None where the connection was closed before one."""
-    try:
-        return future.result()
-    except httpx.RemoteProtocolError:
-        return None
+def post_all(clients, pool, prompts, max_tokens):
+    """Sends completions at once, each on its client's connection; futures of their answers."""
+    body = {"max_tokens": max_tokens, "seed": SEED, "ignore_eos": True}
+    return [
+        pool.submit(client.post, "/v1/completions", json={"prompt": prompt, **body})
+        for client, prompt in zip(clients, prompts, strict=True)
+    ]
+
+
+def assert_is_answer(application, answer, prompt, max_tokens):
+    assert answer.status_code == 200, answer.text
+    sampling = SamplingParams(max_tokens=max_tokens, seed=SEED, ignore_eos=True)
+    prompt_ids = application.tokenizer.encode(prompt)
+    (ids,) = expected_tokens(application.capabilities, prompt_ids, sampling)
+    assert answer.json()["choices"][0]["text"] == application.tokenizer.decode(ids)
 
 
 @pytest.mark.chaos
-def test_ingress_killed_under_whole_answers_gives_them_or_closes_and_answers_new_ones(
-    behind_haproxy,
-):
+def test_ingress_killed_under_whole_answers_gives_all_of_them_and_answers_new_ones(behind_haproxy):
     application = behind_haproxy
     application.wait_until_idle()
     victim = only_pid_of("ServeReplica:qwen3-a8w8:Ingress")
     prompts = [f"the fox and {i} dogs" for i in range(4)]
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        under_way = [pool.submit(complete, application, prompt, 150) for prompt in prompts]
+    others = [f"a dog and {i} foxes" for i in range(20)]
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(len(others)) as pool:
+        clients = [stack.enter_context(application.http()) for _ in others]
+        # Connections that have been used before, some of which rest when the ingress ends.
+        for future in post_all(clients, pool, others, 1):
+            assert future.result().status_code == 200
+        under_way = post_all(clients[: len(prompts)], pool, prompts, 150)
         wait_until(
             lambda: sum(r.stats.num_running for r in application.reports()) == len(prompts),
             "all requests are running",
         )
         os.kill(victim, signal.SIGKILL)
-        answers = [complete(application, "the fox", 5), *map(answer_or_loss, under_way)]
-    tokenizer = application.tokenizer
-    assert answers[0] is not None
-    for prompt, num_tokens, answer in zip(
-        ["the fox", *prompts], [5, 150, 150, 150, 150], answers, strict=True
-    ):
-        if answer is None:  # HAProxy mostly sends it again, but not always: docs/adr/0023
-            continue
-        assert answer.status_code == 200, answer.text
-        sampling = SamplingParams(max_tokens=num_tokens, seed=SEED, ignore_eos=True)
-        (ids,) = expected_tokens(application.capabilities, tokenizer.encode(prompt), sampling)
-        assert answer.json()["choices"][0]["text"] == tokenizer.decode(ids)
+        assert_is_answer(application, complete(application, "the fox", 5), "the fox", 5)
+        for prompt, future in zip(prompts, under_way, strict=True):
+            assert_is_answer(application, future.result(), prompt, 150)
     application.wait_until_idle()
     assert pids_of("ServeReplica:qwen3-a8w8:Ingress") != [victim]
 
