@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c tools/constraints.txt
+PIP := $(BIN)/python -m pip install --disable-pip-version-check -c tools/constraints.txt
 NATIVE := $(wildcard qwen3_a8w8/kernels/cpu/CMakeLists.txt qwen3_a8w8/kernels/cpu/csrc/*)
 INPUTS := pyproject.toml tools/constraints.txt $(NATIVE)
 
@@ -42,11 +42,13 @@ $(BIN)/python:
 
 # torch first and alone: once it is there, no other package's requirement can bring another.
 $(VENV)/.torch: tools/constraints.txt | $(BIN)/python
+	@echo "Installing torch into $(VENV), then Ray and the rest; some minutes the first time."
 	$(PIP) torch
 	touch $@
 
 # The demo's client is part of the plain install, so that `make demo` installs nothing twice.
 $(VENV)/.installed: $(INPUTS) $(VENV)/.torch
+	@echo "Installing the other packages, and compiling the kernels at the end."
 	$(PIP) -e '.[demo]'
 	touch $@
 

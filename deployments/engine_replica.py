@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from deployments.errors import EngineNotReadyError
 from deployments.npu_actor import RemoteNpuActor
 from deployments.report import ReplicaReport
+from deployments.request_log import RefusalFilter
 from deployments.router import Router, TokenStream, collect
 from deployments.settings import AppSettings
 from deployments.step_channel import StepChannel
@@ -48,6 +49,7 @@ class EngineReplica:
             KernelUnavailableError: the device asked for can't run here.
             EngineDeadError: the actor died while it loaded.
         """
+        logger.addFilter(RefusalFilter())  # Serve logs by the same name
         self._settings = settings
         config = settings.engine.to_config()
         self._actor = _create_actor(settings)

@@ -23,6 +23,7 @@ from qwen3_a8w8.openai.tool_choice import (
     NamedToolChoice,
     ToolChoice,
     check_chosen,
+    check_names,
     check_tool_choice,
     structured_by_tools,
 )
@@ -103,7 +104,9 @@ class ChatRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _check_tools(self) -> ChatRequest:
-        check_chosen(self.tool_choice, [tool.function.name for tool in self.tools or ()])
+        names = [tool.function.name for tool in self.tools or ()]
+        check_names(names)
+        check_chosen(self.tool_choice, names)
         return self
 
     @property

@@ -7,6 +7,7 @@ the rest is refused by name. `responses_items.py` reads the items of `input`.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -145,11 +146,6 @@ class ResponsesRequest(RequestModel):
             InvalidRequestError: an item or a tool is of a kind that isn't supported.
         """
         raw = {
-            name: value
-            for name, value in (self.model_extra or {}).items()
-            if name in ChatRequest.model_fields and name != "messages"
-        }
-        raw |= {
             name: getattr(self, name) for name in _SAME_IN_CHAT if getattr(self, name) is not None
         }
         raw["messages"] = messages_of(
@@ -165,10 +161,15 @@ class ResponsesRequest(RequestModel):
             raw["tool_choice"] = _chat_tool_choice(self.tool_choice)
         if self.text is not None and self.text.format is not None:
             raw["response_format"] = _chat_format(self.text.format)
+        chat_fields = {
+            name: value
+            for name, value in (self.model_extra or {}).items()
+            if name in ChatRequest.model_fields and name not in raw
+        }
         try:
-            return validate_request(ChatRequest, raw)
+            return validate_request(ChatRequest, raw | chat_fields)
         except InvalidRequestError as error:
-            raise _in_own_words(error) from None
+            raise _in_own_words(error, sent=chat_fields) from None
 
 
 def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
@@ -199,10 +200,17 @@ def _chat_format(form: dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}
 
 
-def _in_own_words(error: InvalidRequestError) -> InvalidRequestError:
-    """An error of the chat request, with the field as it is called here."""
+def _in_own_words(error: InvalidRequestError, sent: Container[str]) -> InvalidRequestError:
+    """An error of the chat request, with the field as it is called here.
+
+    Args:
+        error: of the chat request.
+        sent: fields that the client itself has called as chat completions do.
+    """
     param, message = error.param or "", str(error)
     for pattern, own_name in _OWN_NAMES:
+        if re.split(r"\W", param)[0] in sent:
+            break
         if re.match(pattern, param):
             param, message = (re.sub(f"^{pattern}", own_name, text) for text in (param, message))
             break

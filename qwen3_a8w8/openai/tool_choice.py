@@ -62,6 +62,24 @@ def check_tool_choice(value: object) -> object:
     return value
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Checks that each tool of the request has a name of its own.
+
+    Raises:
+        FieldError: two have the same.
+    """
+    places: dict[str, int] = {}
+    for place, name in enumerate(names):
+        first = places.setdefault(name, place)
+        if first != place:
+            param = f"tools[{place}].function.name"
+            raise FieldError(
+                f"{param} is {shown(name)}, which is the name of tools[{first}] too; give each "
+                "function a name of its own",
+                param,
+            )
+
+
 def check_chosen(choice: ToolChoice | None, names: Sequence[str]) -> None:
     """Checks a choice against the tools of the request.
 

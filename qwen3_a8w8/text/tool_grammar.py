@@ -56,14 +56,42 @@ def call_grammar(
     ]
     for i, tool in enumerate(tools):
         begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
-        schema = tool.parameters or {"type": "object", "additionalProperties": False}
         rules.append(f"function_{i}: {lark_text(begin)} arguments_{i}")
-        rules.append(
-            f"arguments_{i}: {_json({'type': 'object', **schema}, is_lenient=not tool.is_strict)}"
-        )
+        rules.append(f"arguments_{i}: {_arguments(tool)}")
     if answer is not None:
         rules.append(f"answer: {_json(answer[0], is_lenient=answer[1])}")
     return "\n".join(rules) + "\n"
+
+
+def _arguments(tool: CallableTool) -> str:
+    parameters = tool.parameters or {}
+    if _has_none(parameters):
+        # As Qwen3's template writes it; a schema would allow white space within.
+        return lark_text("{}")
+    return _json({"type": "object", **parameters}, is_lenient=not tool.is_strict)
+
+
+_OF_NO_ARGUMENTS = {
+    *("type", "properties", "required", "additionalProperties"),
+    *("$schema", "$id", "$comment", "title", "description", "examples", "default", "strict"),
+}
+
+
+def _has_none(parameters: Mapping[str, Any]) -> bool:
+    """The function takes no arguments.
+
+    By JSON schema an object without properties may have any; `properties: {}` is how clients
+    declare a function without arguments all the same.
+    """
+    if not parameters:
+        return True
+    return (
+        parameters.keys() <= _OF_NO_ARGUMENTS
+        and not parameters.get("properties")
+        and not parameters.get("required")
+        and ("properties" in parameters or "additionalProperties" in parameters)
+        and parameters.get("additionalProperties", False) is False
+    )
 
 
 def lark_text(value: object) -> str:

@@ -131,6 +131,10 @@ def test_field_of_a_response_request_has_the_name_that_the_client_knows():
         '{"type": "function", "name": "..."}'
     )
     assert of(reasoning={"effort": "huge"}).startswith('reasoning.effort is "huge"; expected')
+    assert of(reasoning_effort="huge").startswith('reasoning_effort is "huge"; expected')
+    assert of(reasoning_effort="low", reasoning={"effort": "huge"}).startswith("reasoning.effort ")
+    tool = {"type": "function", "name": "f"}
+    assert of(tools=[tool, tool]).startswith('tools[1].name is "f", which is the name of tools[0]')
     assert of(text={"format": {"type": "json_schema", "schema": 5}}) == (
         "text.format.schema is 5; expected an object or true or false"
     )

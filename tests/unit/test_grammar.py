@@ -130,6 +130,41 @@ def test_white_space_in_json_ends(compiler, tokenizer):
     assert space not in ids_of(state.allowed())
 
 
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": "object", "properties": {}},
+        {"properties": {}, "required": [], "additionalProperties": False, "title": "nothing"},
+        {"type": "object", "additionalProperties": False},
+    ],
+)
+def test_call_without_arguments_has_no_room_for_white_space(compiler, tokenizer, parameters):
+    grammar = call_grammar([CallableTool("wait", parameters, False)], max_calls=1)
+    state = compiler.start(StructuredOutput(grammar=grammar))
+    follow(state, tokenizer.encode('<tool_call>\n{"name": "wait", "arguments": {'))
+    assert {tokenizer.decode([i])[0] for i in ids_of(state.allowed())} == {"}"}
+    follow(state, tokenizer.encode("}}\n</tool_call>"))
+    assert set(EOS) <= set(ids_of(state.allowed()))
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"type": "object"},
+        {"type": "object", "properties": {}, "additionalProperties": True},
+        {"type": "object", "properties": {}, "minProperties": 1},
+    ],
+)
+def test_call_whose_schema_names_no_arguments_but_allows_some_may_have_them(
+    compiler, tokenizer, parameters
+):
+    grammar = call_grammar([CallableTool("wait", parameters, False)], max_calls=1)
+    state = compiler.start(StructuredOutput(grammar=grammar))
+    follow(state, tokenizer.encode('<tool_call>\n{"name": "wait", "arguments": {"a": 1}}'))
+
+
 def test_form_holds_behind_a_think_block(compiler, tokenizer):
     form = StructuredOutput(regex="[0-9]{3}", thinking="optional")
     open_id, close_id = tokenizer.token_id("<think>"), tokenizer.token_id("</think>")

@@ -257,6 +257,15 @@ def test_tool_choice_without_its_tool_is_refused():
     assert refusal_of(tools=[], tool_choice="required").param == "tool_choice"
 
 
+def test_two_tools_of_one_name_are_refused_with_the_place_of_the_second():
+    error = refusal_of(tools=[*TOOLS, TOOLS[0]])
+    assert error.param == "tools[2].function.name"
+    assert str(error) == (
+        'tools[2].function.name is "look", which is the name of tools[0] too; give each function '
+        "a name of its own"
+    )
+
+
 def test_tool_whose_arguments_are_no_object_is_refused():
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
     assert form_of(tools=[tool]) is None
