@@ -266,12 +266,13 @@ class ModelRunner:
         }
         self._samplers = {size: self._make_sampler(size) for size in qwen3.BATCH.choices}
         # Scratch arenas and thread stacks take their memory now, not when requests are live;
-        # what is free afterwards is what the cache may have.
+        # what is free afterwards, but for what arenas will still take, the cache may have.
         self._alloc_cache(1)
-        prefill_token_s, decode_step_s = warm_up(self)
+        warm = warm_up(self)
         self._clock.end_step()
         # The kernel calls mapped weights free, as it could read them again from the file.
-        free_bytes = max(0, free_host_memory_bytes() - self._mapped_bytes)
+        taken = self._mapped_bytes + warm.arena_growth_bytes
+        free_bytes = max(0, free_host_memory_bytes() - taken)
         blocks = num_kv_blocks(self.config, self.model, self.max_model_len, free_bytes)
         check_sequence_fits(self.config, self.max_model_len, blocks)
         self._alloc_cache(blocks)
@@ -285,13 +286,13 @@ class ModelRunner:
             max_model_len=self.max_model_len,
             vocab_size=self.model.vocab_size,
             eos_token_ids=self.model.eos_token_ids,
-            decode_step_s=decode_step_s,
+            decode_step_s=warm.decode_step_s,
             description={
                 **backend.describe(),
                 **({"flags": ", ".join(flags)} if flags else {}),
             },
             num_layers=self.model.num_layers,
-            prefill_token_s=prefill_token_s,
+            prefill_token_s=warm.prefill_token_s,
             max_draft_tokens=self._max_draft_tokens,
         )
 

@@ -1,8 +1,9 @@
-"""The first dispatches: every compiled size once, inside the scratch block.
+"""The first dispatches: every decode size and a small prefill chunk, inside the scratch block.
 
-They make scratch arenas grow to their final size before the KV cache is sized,
-and measure the decode step of each batch size for the router's choice between
-a partial B16 and single steps.
+They measure the decode step of each batch size for the router's choice between a
+partial B16 and single steps, and make scratch arenas grow before the KV cache is
+sized. A large model takes seconds for a whole prefill chunk, for which nobody should
+wait: how far its arenas will grow is told instead, so that sizing leaves that free.
 
 All tokens are alike and sit at position 0, so wherever two of them share a slot
 of the scratch block they write the same bytes.
@@ -11,6 +12,7 @@ of the scratch block they write the same bytes.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,25 +26,47 @@ from qwen3_a8w8.runner.sequences import RunnerSequence
 if TYPE_CHECKING:
     from qwen3_a8w8.runner.model_runner import ModelRunner
 
-NUM_TIMED_STEPS = 3
+MAX_PREFILL_TOKENS = 64
+"""Most tokens of the prefill chunk; of a large model it takes about as long as two decode steps."""
+
+MAX_STEPS = 4
+"""Most decode steps of a size; the fastest counts."""
+
+ENOUGH_S = 1.0
+"""Seconds of decode steps of a size after which no more are taken."""
 
 
-def warm_up(runner: ModelRunner) -> tuple[float, dict[int, float]]:
-    """Runs the largest prefill chunk and every decode size, each with its sampling.
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """What the first dispatches have told.
+
+    Attributes:
+        prefill_token_s: seconds per token of a small prefill chunk; a large one takes less.
+        decode_step_s: seconds of a decode step with its sampling, by batch size.
+        arena_growth_bytes: scratch memory that the largest prefill chunk takes beyond what is
+            held now.
+    """
+
+    prefill_token_s: float
+    decode_step_s: dict[int, float]
+    arena_growth_bytes: int
+
+
+def warm_up(runner: ModelRunner) -> WarmUp:
+    """Runs a prefill chunk and every decode size, each with its sampling.
 
     Args:
-        runner: compiled, with a cache of at least the scratch block.
-
-    Returns:
-        Seconds per token of the prefill chunk, and of the fastest of a few decode steps by batch
-        size.
+        runner: compiled, with a cache of at least the scratch block; nothing has run on it yet.
     """
-    num_tokens = runner.config.prefill_chunk_tokens
+    largest = runner.config.prefill_chunk_tokens
+    num_tokens = min(MAX_PREFILL_TOKENS, largest)
     begin = time.perf_counter()
     _prefill(runner, num_tokens)
     token_s = (time.perf_counter() - begin) / num_tokens
+    # All scratch of a chunk holds rows of its tokens, so it grows as they do.
+    growth = runner.worker.arena_bytes * (largest - num_tokens) // num_tokens
     sizes = sorted(runner.config.decode_batch_sizes)
-    return token_s, {size: _timed_decode(runner, size) for size in sizes}
+    return WarmUp(token_s, {size: _timed_decode(runner, size) for size in sizes}, growth)
 
 
 def _scratch_slots(runner: ModelRunner, count: int) -> np.ndarray:
@@ -75,10 +99,12 @@ def _timed_decode(runner: ModelRunner, size: int) -> float:
     row = RunnerSequence(SequenceStart(0, (0,), (), sampling)).sampling_row()
     dispatch = runner.decode_dispatch(size)
     dispatch.pack_scratch()
-    fastest = float("inf")
-    for _ in range(1 + NUM_TIMED_STEPS):
+    steps_s: list[float] = []
+    for _ in range(MAX_STEPS):
         begin = time.perf_counter()
         runner.run_decode(dispatch)
         runner.sample([row] * size)
-        fastest = min(fastest, time.perf_counter() - begin)
-    return fastest
+        steps_s.append(time.perf_counter() - begin)
+        if sum(steps_s) >= ENOUGH_S:
+            break
+    return min(steps_s)

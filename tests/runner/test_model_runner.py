@@ -16,7 +16,6 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.runner.device_clock import DeviceClock
-from qwen3_a8w8.runner.warm_up import warm_up
 from tests.runners import GREEDY, Sequences, make_runner
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=7, logprobs=3, max_tokens=None)
@@ -100,15 +99,6 @@ def test_decode_of_an_uncompiled_batch_size_is_refused_before_anything_happens(r
     for name, tensor in runner.cache.items():
         assert torch.equal(tensor.to_continuous_tensor(), before[name])
     assert len(sequences.decode(list(range(size)), 16)) == size
-
-
-def test_warm_up_writes_nothing_but_the_scratch_block(runner):
-    for tensor in runner.cache.values():
-        tensor.to_continuous_tensor().zero_()
-    warm_up(runner)
-    for tensor in runner.cache.values():
-        assert not tensor.to_continuous_tensor()[:, 1:].any()
-    assert runner.cache["k_scale"].to_continuous_tensor()[:, 0].any()
 
 
 def chunk(seq_id=0, start=0, num_tokens=3, blocks=(1,), is_sampled=True):
