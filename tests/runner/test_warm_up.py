@@ -16,22 +16,22 @@ PAGE_BYTES = 4096
 
 
 def test_warm_up_writes_nothing_but_the_scratch_block(runner):
-    for tensor in runner.cache.values():
+    for tensor in runner.device.cache.values():
         tensor.to_continuous_tensor().zero_()
-    warm_up(runner)
-    for tensor in runner.cache.values():
+    warm_up(runner.device)
+    for tensor in runner.device.cache.values():
         assert not tensor.to_continuous_tensor()[:, 1:].any()
-    assert runner.cache["k_scale"].to_continuous_tensor()[:, 0].any()
+    assert runner.device.cache["k_scale"].to_continuous_tensor()[:, 0].any()
 
 
 @pytest.mark.parametrize(("enough_s", "num_steps"), [(0.0, 1), (math.inf, MAX_STEPS)])
 def test_each_size_is_timed_until_it_is_enough(runner, monkeypatch, enough_s, num_steps):
     steps = []
-    run_decode = runner.run_decode
-    monkeypatch.setattr(runner, "run_decode", lambda d: (steps.append(d), run_decode(d)))
+    run_decode = runner.device.run_decode
+    monkeypatch.setattr(runner.device, "run_decode", lambda d: (steps.append(d), run_decode(d)))
     monkeypatch.setattr(module, "ENOUGH_S", enough_s)
-    warm = warm_up(runner)
-    sizes = [runner.decode_dispatch(size) for size in (1, 16)]
+    warm = warm_up(runner.device)
+    sizes = [runner.device.decode_dispatch(size) for size in (1, 16)]
     assert steps == [dispatch for dispatch in sizes for _ in range(num_steps)]
     assert warm.decode_step_s.keys() == {1, 16}
     assert min(warm.prefill_token_s, *warm.decode_step_s.values()) > 0.0
@@ -44,8 +44,8 @@ def test_scratch_of_the_largest_chunk_is_foretold_and_left_free(
 ):
     free_bytes, growth_bytes = 64 << 20, []
 
-    def spy(runner):
-        warm = warm_up(runner)
+    def spy(device):
+        warm = warm_up(device)
         growth_bytes.append(warm.arena_growth_bytes)
         return warm
 
@@ -61,9 +61,9 @@ def test_scratch_of_the_largest_chunk_is_foretold_and_left_free(
     )
     block_bytes = kv_block_bytes(runner.model, 16)
     num_blocks = (free_bytes - growth_bytes[0]) // 2 // block_bytes
-    before = runner.worker.arena_bytes
+    before = runner.device.worker.arena_bytes
     run_whole_chunk(runner, num_chunk_tokens)
-    grown = runner.worker.arena_bytes - before
+    grown = runner.device.worker.arena_bytes - before
     runner.close()
     assert runner.capabilities.num_kv_blocks == num_blocks
     assert (grown > 0) == (num_chunk_tokens > MAX_PREFILL_TOKENS)
@@ -76,7 +76,7 @@ def run_whole_chunk(runner, num_tokens):
     """Prefills a chunk of full size, all layers, in the way of the runner's configuration."""
     sequences = Sequences(runner)
     prompt = [i % 512 for i in range(num_tokens)]
-    layered = runner.layered
+    layered = runner.device.layered
     if layered is None:
         sequences.start(0, prompt, room=0)
         return
