@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.generation import collect_text
-from deployments.service import ModelService, seed_of
+from deployments.service import ModelService
+from deployments.text_engine import seed_of
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError
@@ -65,7 +66,7 @@ class PythonCalls:
     ) -> GenerationOutput:
         """Answers one prompt; see `Ingress.generate`. `options` are `EngineRequest`'s."""
         request = await self._request(prompt, sampling, chat_template_kwargs, options)
-        generation = await self._service.start([request])
+        generation = await self._service.text_engine.start([request])
         return _output(request, await collect_text(generation))
 
     async def generate_stream(
@@ -78,7 +79,7 @@ class PythonCalls:
     ) -> AsyncGenerator[OutputDelta, None]:
         """Answers one prompt bit by bit; see `Ingress.generate_stream`."""
         request = await self._request(prompt, sampling, chat_template_kwargs, options)
-        generation = await self._service.start([request])
+        generation = await self._service.text_engine.start([request])
         with contextlib.closing(generation):
             async for news in generation:
                 for _, delta in news:
@@ -92,9 +93,9 @@ class PythonCalls:
         options: Mapping[str, Any] | None = None,
     ) -> list[GenerationOutput]:
         """Answers 1 or 16 prompts as one true batch; see `Ingress.generate_batch`."""
-        self._service.check_batch_size(len(prompts))
+        self._service.text_engine.check_batch_size(len(prompts))
         requests = [await self._request(prompt, sampling, None, options) for prompt in prompts]
-        deltas = await self._service.run_batch(requests)
+        deltas = await self._service.text_engine.run_batch(requests)
         return [_output(request, [delta]) for request, delta in zip(requests, deltas, strict=True)]
 
     async def _request(
@@ -105,7 +106,8 @@ class PythonCalls:
         options: Mapping[str, Any] | None,
     ) -> EngineRequest:
         params = _sampling_params(sampling, self._service.defaults)
-        reader, limit = self._service.prompts, await self._service.max_prompt_tokens()
+        reader = self._service.prompts
+        limit = await self._service.text_engine.max_prompt_tokens()
         given: Any = prompt
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             chat = await reader.chat(given, limit, template_kwargs=chat_template_kwargs)

@@ -1,25 +1,23 @@
 """The service of one model: requests in text in, started generations out.
 
 Turns OpenAI requests into token requests, with the checkpoint's sampling defaults, and
-hands them to the engines. Knows neither FastAPI nor Ray.
+hands them to `text_engine.py`. Knows neither FastAPI nor Ray.
 """
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from deployments.engine_client import EngineClient
 from deployments.errors import ModelNotFoundError
-from deployments.generation import Generation, feed_event, make_processor, split_request
+from deployments.generation import split_request
 from deployments.prompts import ChatPrompt, PromptReader
 from deployments.started import StartedAnswer
-from qwen3_a8w8.engine.admission import context_limit
-from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
-from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
-from qwen3_a8w8.errors import ContextLengthError, InvalidRequestError, UnsupportedBatchSizeError
+from deployments.text_engine import TextEngine, seed_of
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.answer import Answer, AnsweredRequest
 from qwen3_a8w8.openai.chat_choice import ChatParsing
 from qwen3_a8w8.openai.chat_request import ChatRequest
@@ -27,10 +25,8 @@ from qwen3_a8w8.openai.completion_answer import CompletionAnswer
 from qwen3_a8w8.openai.completion_request import CompletionRequest
 from qwen3_a8w8.openai.completion_response import CompletionResponse
 from qwen3_a8w8.openai.response import ResponseIdentity
-from qwen3_a8w8.openai.sampling_fields import SamplingFields
 from qwen3_a8w8.openai.thinking import think_ids, thinking_limit
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
-from qwen3_a8w8.text.output import OutputDelta
 from qwen3_a8w8.text.reasoning import initial_state
 from qwen3_a8w8.text.structured import thinking_after
 
@@ -41,6 +37,7 @@ class ModelService:
     Attributes:
         name: what clients call the model.
         engine: the engines.
+        text_engine: the same with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
         defaults: the checkpoint's sampling settings.
     """
@@ -68,7 +65,7 @@ class ModelService:
         self.engine = engine
         self.prompts = PromptReader(name, directory)
         self.defaults = GenerationDefaults.from_directory(directory)
-        self._batch_sizes = tuple(decode_batch_sizes)
+        self.text_engine = TextEngine(engine, self.prompts.tokenizer, decode_batch_sizes)
 
     def check_model(self, name: str | None) -> None:
         """Checks the model that a request names, if it names one.
@@ -82,26 +79,6 @@ class ModelService:
                 param="model",
                 code="model_not_found",
             )
-
-    def check_batch_size(self, num_prompts: int) -> None:
-        """Checks the size of an explicit batch.
-
-        Raises:
-            UnsupportedBatchSizeError: the engines don't decode a batch of this size.
-        """
-        if num_prompts not in self._batch_sizes:
-            raise UnsupportedBatchSizeError(
-                f"the batch has {num_prompts} prompts, but a batch is decoded with "
-                f"{' or '.join(map(str, self._batch_sizes))} rows; send one of these sizes, or "
-                "send the prompts as independent requests, which are grouped as they come",
-                param="prompt",
-                code="unsupported_batch_size",
-            )
-
-    async def max_prompt_tokens(self) -> int:
-        """Longest prompt that leaves room for one token of output."""
-        limit, _ = context_limit(await self.engine.capabilities())
-        return limit - 1
 
     async def start_chat(
         self,
@@ -124,7 +101,8 @@ class ModelService:
         self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
         prompt = await self.chat_prompt(request)
-        await self._check_room(request, (prompt.token_ids,), sampling)
+        if request.strict_max_tokens:
+            await self.text_engine.check_room((prompt.token_ids,), sampling.max_tokens)
         state = initial_state(prompt.text)
         sampling = sampling.with_thinking(thinking_after(state))
         if request.thinking_budget is not None:
@@ -143,7 +121,7 @@ class ModelService:
             is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
-        generation = await self.start(
+        generation = await self.text_engine.start(
             split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
         )
         return StartedAnswer(generation, answer(asked, parsing), sampling.n)
@@ -157,7 +135,7 @@ class ModelService:
         """
         return await self.prompts.chat(
             request.template_messages(),
-            await self.max_prompt_tokens(),
+            await self.text_engine.max_prompt_tokens(),
             tools=request.template_tools(),
             template_kwargs=request.template_kwargs(),
         )
@@ -173,7 +151,7 @@ class ModelService:
         sampling = request.sampling_params(self.defaults)
         prompts, answer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
-        generation = await self.start(
+        generation = await self.text_engine.start(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
         )
         return StartedAnswer(generation, answer, sampling.n)
@@ -187,7 +165,7 @@ class ModelService:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes it.
         """
-        self.check_batch_size(len(request.prompt))
+        self.text_engine.check_batch_size(len(request.prompt))
         if request.is_stream or request.num_choices != 1:
             raise InvalidRequestError(
                 "a batch is answered whole, with one choice per prompt; leave out stream and n",
@@ -196,7 +174,7 @@ class ModelService:
         sampling = request.sampling_params(self.defaults)
         prompts, answer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
-        deltas = await self.run_batch(
+        deltas = await self.text_engine.run_batch(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
         )
         collector = answer.collector()
@@ -204,79 +182,15 @@ class ModelService:
             collector.feed(index, delta)
         return collector.response()
 
-    async def start(self, requests: list[EngineRequest]) -> Generation:
-        """Sends requests (`n` = 1, with seeds) and waits until all are accepted.
-
-        Raises:
-            InvalidRequestError: one can't be served; none goes on.
-            CapacityError: the engines are full; none goes on.
-            EngineDeadError: no engine takes them.
-        """
-        capabilities = await self.engine.capabilities()
-        generation = Generation(self.engine, self.prompts.tokenizer, capabilities, requests)
-        try:
-            await generation.start()
-        except BaseException:
-            generation.close()
-            raise
-        return generation
-
-    async def run_batch(self, requests: list[EngineRequest]) -> list[OutputDelta]:
-        """Runs 1 or 16 requests (`n` = 1, with seeds) as one batch.
-
-        Returns:
-            The whole output of each, in the order of the requests.
-
-        Raises:
-            UnsupportedBatchSizeError: another number of requests.
-            InvalidRequestError: one can't be served; none was begun.
-            CapacityError: the engines are full.
-            EngineDeadError: no engine takes them.
-        """
-        capabilities = await self.engine.capabilities()
-        outputs = await self.engine.generate_batch(requests)
-        deltas = []
-        for request, output in zip(requests, outputs, strict=True):
-            # Stop strings are found afterwards: rows of a true batch go on to its end.
-            processor = make_processor(self.prompts.tokenizer, request.sampling, capabilities)
-            event = TokenEvent(
-                seq_id=0,
-                token_ids=output.token_ids,
-                logprobs=output.logprobs,
-                finish_reason=output.finish_reason,
-                stop_token_id=output.stop_token_id,
-                prompt_tokens=output.prompt_tokens,
-            )
-            deltas.append(feed_event(processor, event, request.sampling))
-        return deltas
-
-    async def _check_room(
-        self,
-        request: SamplingFields,
-        prompts: Sequence[Sequence[int]],
-        sampling: SamplingParams,
-    ) -> None:
-        """Checks `strict_max_tokens`; without it the engine gives what room there is."""
-        limit, reason = context_limit(await self.engine.capabilities())
-        for prompt in prompts:
-            num_tokens = len(prompt) + (sampling.max_tokens or 1)
-            if request.strict_max_tokens and num_tokens > limit:
-                raise ContextLengthError(
-                    f"the prompt has {len(prompt)} tokens and max_tokens is "
-                    f"{sampling.max_tokens}, but {limit} tokens fit a sequence here ({reason}); "
-                    "lower max_tokens, or leave out strict_max_tokens to get what fits",
-                    param="max_tokens",
-                    code="context_length_exceeded",
-                )
-
     async def _completion(
         self, request: CompletionRequest, sampling: SamplingParams
     ) -> tuple[tuple[tuple[int, ...], ...], CompletionAnswer]:
         """Token ids of the prompts, and the answer to them."""
         self.check_model(request.model)
-        limit = await self.max_prompt_tokens()
+        limit = await self.text_engine.max_prompt_tokens()
         prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
-        await self._check_room(request, prompts, sampling)
+        if request.strict_max_tokens:
+            await self.text_engine.check_room(prompts, sampling.max_tokens)
         echo: tuple[str, ...] = ()
         if request.echo:
             texts = [
@@ -295,8 +209,3 @@ class ModelService:
             **request.answer_options(),
         )
         return prompts, CompletionAnswer(asked, echo, echo_tokens)
-
-
-def seed_of(sampling: SamplingParams) -> int:
-    """The seed of a request: its own, or one drawn here, so that a resumed request keeps it."""
-    return secrets.randbelow(MAX_SEED + 1) if sampling.seed is None else sampling.seed

@@ -55,11 +55,11 @@ def all_logits(runner: ModelRunner, token_ids: list[int]) -> torch.Tensor:
     start = SequenceStart(0, tuple(token_ids), (), GREEDY)
     chunk = PrefillChunk(0, 0, count, blocks, is_sampled=True)
     arrays = pack_prefill(
-        [chunk], {0: RunnerSequence(start)}, block_size, runner.max_blocks_per_seq
+        [chunk], {0: RunnerSequence(start)}, block_size, runner.device.max_blocks_per_seq
     )
     arrays["logits_indices"] = np.arange(count, dtype=np.int32)
-    logits = runner.worker.alloc((count, runner.model.vocab_size), FLOAT32)
-    runner.dispatch(runner.prefill_id, "prefill", arrays, logits=logits, **runner.cache)
+    logits = runner.device.worker.alloc((count, runner.model.vocab_size), FLOAT32)
+    runner.device.prefill(arrays, logits)
     return logits.to_continuous_tensor().clone()
 
 

@@ -22,10 +22,11 @@ def sequence_logits(runner: ModelRunner, token_ids: Sequence[int]) -> torch.Tens
     Returns:
         `[num_tokens, vocab]` float32.
     """
-    count, block_size = len(token_ids), runner.config.block_size
+    device, block_size = runner.device, runner.config.block_size
+    count = len(token_ids)
     blocks = list(range(1, 1 + -(-count // block_size)))
     positions = np.arange(count, dtype=np.int32)
-    tables = np.zeros((1, runner.max_blocks_per_seq), np.int32)
+    tables = np.zeros((1, device.max_blocks_per_seq), np.int32)
     tables[0, : len(blocks)] = blocks
     arrays = {
         "token_ids": np.asarray(token_ids, np.int32),
@@ -36,9 +37,9 @@ def sequence_logits(runner: ModelRunner, token_ids: Sequence[int]) -> torch.Tens
         "block_tables": tables,
         "logits_indices": positions,
     }
-    logits = runner.worker.alloc((count, runner.model.vocab_size), FLOAT32)
+    logits = device.worker.alloc((count, runner.model.vocab_size), FLOAT32)
     try:
-        runner.dispatch(runner.prefill_id, "check", arrays, logits=logits, **runner.cache)
+        device.prefill(arrays, logits)
         return logits.to_continuous_tensor().cpu().clone()
     finally:
-        runner.worker.free(logits)
+        device.worker.free(logits)

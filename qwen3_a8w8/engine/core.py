@@ -6,9 +6,9 @@ drive the same code. Per step: `plan_step`, somebody executes the plan,
 `complete_step`. With `lookahead` 1 the next plan may be asked for before the
 result of the last one is in; the tokens are the same either way.
 
-Start reading at `plan_step` and `complete_step`. Who runs is decided in
-`scheduler.py`, who may enter in `admission.py`, what a request becomes in `intake.py`, what
-a result means in `results.py`.
+Who may enter is decided in `admission.py`, and what a request becomes in `intake.py`.
+`step_cycle.py` goes from plan to result; who runs is decided in `scheduler.py`. This module
+is their face, and knows whether the engine is alive.
 """
 
 from __future__ import annotations
@@ -17,21 +17,19 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.in_flight import InFlight
 from qwen3_a8w8.engine.intake import Intake
 from qwen3_a8w8.engine.live import LiveSequences
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
-from qwen3_a8w8.engine.results import append_samples, samples_by_sequence
 from qwen3_a8w8.engine.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.step_cycle import StepCycle
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
 
@@ -75,8 +73,6 @@ class EngineCore:
                     f"for batch size {size}; the runner measures it at warm-up"
                 )
         self._capabilities = capabilities
-        self._config = config
-        self._clock = clock
         self._intake = Intake(capabilities, config, draw_seed)
         self._pool = BlockPool(
             capabilities.num_kv_blocks,
@@ -87,11 +83,15 @@ class EngineCore:
         self._queue_limit = QueueLimit(config, capabilities, self._scheduler.queues, clock)
         self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
         self._recovery = Recovery(self._scheduler.queues, self._live, self._intake.probe)
-        self._was_idle = True
-        self._in_flight = InFlight()
-        self._next_step_id = 0
-        self._num_active_rows = 0
-        self._device_time_s = 0.0
+        self._steps = StepCycle(
+            self._scheduler,
+            self._pool,
+            self._queue_limit,
+            self._live,
+            self._recovery,
+            lookahead=config.lookahead,
+            clock=clock,
+        )
         self._error: EngineDeadError | None = None
 
     @property
@@ -112,7 +112,7 @@ class EngineCore:
     @property
     def num_in_flight(self) -> int:
         """Plans whose result isn't in."""
-        return len(self._in_flight)
+        return self._steps.num_in_flight
 
     @property
     def error(self) -> EngineDeadError | None:
@@ -210,29 +210,10 @@ class EngineCore:
             EngineDeadError: nothing is in flight and yet no live sequence can go on, which is a
                 defect of the scheduler; better said than hung. The caller goes on with `fail_all`.
         """
-        if self._error is not None or len(self._in_flight) > self._config.lookahead:
-            return None
-        if self._in_flight.has_lost or self._recovery.is_active:
-            if len(self._in_flight):
-                return None
-            self._recovery.advance()
-        step = self._scheduler.schedule(self._next_step_id)
-        if step is None:
-            if len(self._live) and not len(self._in_flight):
-                raise EngineDeadError(
-                    f"{len(self._live)} sequences are live, but none can be scheduled: "
-                    f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
-                    f"last decision {self._scheduler.last_decision}"
-                )
-            return None
-        self._next_step_id += 1
-        logger.debug("%s", self._scheduler.last_decision)
-        for start in step.plan.start:
-            self._queue_limit.count_start(len(start.prompt_token_ids) + len(start.output_token_ids))
-        self._in_flight.push(replace(step, follows_idle=self._was_idle))
-        self._was_idle = False
-        self._num_active_rows = len(step.plan.decode.rows) if step.plan.decode else 0
-        return step.plan
+        plan = None if self._error is not None else self._steps.plan()
+        if plan is not None:
+            logger.debug("%s", self._scheduler.last_decision)
+        return plan
 
     def complete_step(self, result: StepResult) -> list[TokenEvent]:
         """Takes in the result of the oldest plan in flight.
@@ -247,35 +228,7 @@ class EngineCore:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
                 the caller goes on with `fail_all`.
         """
-        step = None if self._error is not None else self._in_flight.take(result.step_id)
-        if step is None:
-            return []
-        sampled = samples_by_sequence(step, result)
-        self._device_time_s += result.device_time_s
-        if not step.follows_idle:
-            self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
-        for token in result.prompt_tokens:
-            if (seq := self._live.get(token.seq_id)) is not None:
-                seq.prompt_tokens[token.position] = token
-        num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
-        self._scheduler.confirm(step, result, num_sampled)
-        events: dict[int, TokenEvent] = {}
-        now_s = self._clock()
-        for seq_id, tokens in sampled.items():
-            if (seq := self._live.get(seq_id)) is None:
-                continue
-            event = append_samples(seq, tokens)
-            self._live.requests.count_tokens(seq, len(event.token_ids), now_s)
-            if event.finish_reason is not None:
-                self._live.end(seq, event.finish_reason)
-            if not seq.is_probe:
-                events[seq_id] = event
-        for end in (*self._live.end_overdue(), *self._recovery.verdicts()):
-            # It joins what this step gave the sequence.
-            news = events.get(end.seq_id, end)
-            events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
-        self._was_idle = not len(self._live) and not len(self._in_flight)
-        return list(events.values())
+        return [] if self._error is not None else self._steps.complete(result)
 
     def fail_step(self, step_id: int, error: StepFailedError) -> None:
         """Takes note that the runner lives but couldn't carry out the oldest plan in flight.
@@ -291,13 +244,8 @@ class EngineCore:
             EngineDeadError: the runner fails whatever it is given; the caller goes on with
                 `fail_all`.
         """
-        plans = [] if self._error is not None else self._in_flight.fail(step_id)
-        if not plans:
-            return
-        self._scheduler.counters.num_failed_steps += 1
-        self._scheduler.restart_all(plans)
-        sequences = [self._live.get(seq_id) for seq_id in plans[0].seq_ids]
-        self._recovery.begin([seq for seq in sequences if seq is not None], error)
+        if self._error is None:
+            self._steps.fail(step_id, error)
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
         """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
@@ -314,9 +262,7 @@ class EngineCore:
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
-        suspects = self._in_flight.seq_ids | self._recovery.accused_ids
-        self._in_flight.clear()
-        return self._live.end_all(self._error, suspects)
+        return self._live.end_all(self._error, self._steps.stop())
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done."""
@@ -328,10 +274,10 @@ class EngineCore:
             num_running=len(self._scheduler.queues.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
-            num_active_rows=self._num_active_rows,
+            num_active_rows=self._steps.num_active_rows,
             num_finished=dict(self._live.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
-            device_time_s=self._device_time_s,
+            device_time_s=self._steps.device_time_s,
             prefill_token_s=self._scheduler.prefill.budget.token_s,
             counters=counters.copy(),
             requests=self._live.requests.copy(),

@@ -210,7 +210,7 @@ class RunnerCapabilities:
         decode_step_s: measured seconds of one decode step by batch size.
         description: device, instruction path, threads ... for logs and reports.
         num_layers: layers of the model.
-        prefill_token_s: measured seconds per token of a full prefill chunk; 0.0: not measured.
+        prefill_token_s: measured seconds per token of a small prefill chunk; 0.0: not measured.
         max_draft_tokens: most drafts of the row in a batch of 1; 0: none are taken.
     """
 

@@ -20,6 +20,11 @@ from qwen3_a8w8.kernels.signature import Signature, TensorLike
 class Executable(Protocol):
     """A lowered program."""
 
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of scratch memory held now; it grows to what the largest run has needed."""
+        ...
+
     def bind(self, constants: Mapping[str, Any]) -> None:
         """Takes all constants by name, as `Backend.pack` returned them; keeps references."""
         ...
@@ -154,6 +159,11 @@ class CompiledCallable:
     def constants(self) -> dict[str, Ref]:
         """What `bind` expects, by name."""
         return self._program.constants
+
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of scratch memory held now; it grows to what the largest run has needed."""
+        return self._executable.arena_bytes
 
     def bind(self, constants: Mapping[str, Any]) -> None:
         """Gives the callable its weights, packed by the same backend.

@@ -63,6 +63,11 @@ class ReferenceExecutable:
         self._backend = backend
         self._constants: dict[str, Tensor] = {}
 
+    @property
+    def arena_bytes(self) -> int:
+        """None: each op's results are tensors of their own."""
+        return 0
+
     def bind(self, constants: Mapping[str, Tensor]) -> None:
         """Takes the constants."""
         self._constants = dict(constants)

@@ -20,7 +20,7 @@ from qwen3_a8w8.runner.worker import Worker
 from qwen3_a8w8.runner.worker_tensor import WorkerTensor
 
 if TYPE_CHECKING:
-    from qwen3_a8w8.runner.model_runner import ModelRunner
+    from qwen3_a8w8.runner.device_model import DeviceModel
 
 LayerGroup = tuple[int, int]
 
@@ -79,7 +79,7 @@ class LayeredPrefill:
 
     def run(
         self,
-        runner: ModelRunner,
+        device: DeviceModel,
         chunks: Sequence[PrefillChunk],
         layers: LayerGroup,
         arrays: Arrays,
@@ -88,7 +88,7 @@ class LayeredPrefill:
         """Takes chunks through one group of layers.
 
         Args:
-            runner: whose cache and worker are used.
+            device: whose cache and worker are used.
             chunks: as many as `arrays` was packed from.
             layers: one of `groups`; the first one begins a dispatch.
             arrays: see `packing.pack_prefill`.
@@ -102,14 +102,14 @@ class LayeredPrefill:
         hidden = self._residual(len(arrays["token_ids"]))
         if begin == 0:
             ids = {"token_ids": arrays["token_ids"]}
-            runner.dispatch(self._embed_id, "prefill", ids, hidden=hidden)
+            device.dispatch(self._embed_id, "prefill", ids, hidden=hidden)
         inputs = {k: v for k, v in arrays.items() if k not in ("token_ids", "logits_indices")}
-        runner.dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **runner.cache)
+        device.dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **device.cache)
         self.next_layer = end
         if layers == self.groups[-1]:
             self.chunks = ()
             indices = {"logits_indices": arrays["logits_indices"]}
-            runner.dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
+            device.dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
 
     def _residual(self, num_tokens: int) -> WorkerTensor:
         assert self._hidden is not None  # `register` comes before the first plan

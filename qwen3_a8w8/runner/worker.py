@@ -78,6 +78,11 @@ class Worker:
         """Bytes of device memory that are handed out."""
         return sum(self._allocations.values())
 
+    @property
+    def arena_bytes(self) -> int:
+        """Bytes of scratch memory that the registered callables hold beside that."""
+        return sum(compiled.arena_bytes for compiled in self._callables)
+
     def alloc(self, shape: tuple[int, ...], dtype: DType) -> WorkerTensor:
         """Zeroed device memory.
 

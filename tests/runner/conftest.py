@@ -28,7 +28,7 @@ def shared_runner(request, random_model):
 @pytest.fixture
 def runner(shared_runner):
     """One per module and backend, with an empty cache; what a test leaves in it is forgotten."""
-    for tensor in shared_runner.cache.values():
+    for tensor in shared_runner.device.cache.values():
         tensor.to_continuous_tensor().zero_()
     yield shared_runner
     shared_runner.execute(StepPlan(step_id=0, release=tuple(shared_runner._sequences)))

@@ -17,7 +17,7 @@ IDS = torch.randint(0, 512, (300,), generator=torch.Generator().manual_seed(4)).
 
 def test_cache_holds_two_bytes_per_element_and_no_scales(random_model):
     runner = make_runner(random_model, CpuBackend(), num_kv_blocks=9, kv_cache_dtype="bf16")
-    sizes = {name: tensor.num_bytes for name, tensor in runner.cache.items()}
+    sizes = {name: tensor.num_bytes for name, tensor in runner.device.cache.items()}
     values = 2 * 9 * 2 * 16 * 128 * 2  # layers, blocks, KV heads, tokens, head_dim, bytes
     assert sizes == {"k_cache": values, "v_cache": values, "k_scale": 0, "v_scale": 0}
     assert sum(sizes.values()) == 9 * kv_block_bytes(runner.model, 16, is_bf16=True)

@@ -16,7 +16,6 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.runner.device_clock import DeviceClock
-from qwen3_a8w8.runner.warm_up import warm_up
 from tests.runners import GREEDY, Sequences, make_runner
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=7, logprobs=3, max_tokens=None)
@@ -28,7 +27,7 @@ def prompts(count, seed=0, vocab=512):
 
 
 def logits_rows(runner, count):
-    return runner.logits_rows(count).to_continuous_tensor().clone()
+    return runner.device.logits_rows(count).to_continuous_tensor().clone()
 
 
 def test_every_row_of_a_true_b16_equals_its_own_b1_run_bit_for_bit(runner):
@@ -75,7 +74,7 @@ def test_partial_b16_equals_full_b16_and_leaves_other_blocks_alone(runner):
     sequences = Sequences(runner)
     for i, prompt in enumerate(prompts(3)):
         sequences.start(i, prompt)
-    cache = {name: t.to_continuous_tensor() for name, t in runner.cache.items()}
+    cache = {name: t.to_continuous_tensor() for name, t in runner.device.cache.items()}
     before = {name: t.clone() for name, t in cache.items()}
     sequences.decode([0, 1, 2], 16)
     written = {
@@ -91,24 +90,15 @@ def test_decode_of_an_uncompiled_batch_size_is_refused_before_anything_happens(r
     sequences = Sequences(runner)
     for i in range(size):
         sequences.start(i, [1, 2, 3])
-    num_bytes = runner.worker.num_bytes
-    before = {name: t.to_continuous_tensor().clone() for name, t in runner.cache.items()}
+    num_bytes = runner.device.worker.num_bytes
+    before = {name: t.to_continuous_tensor().clone() for name, t in runner.device.cache.items()}
     rows = tuple(DecodeRow(i, 3, sequences.blocks[i]) for i in range(size))
     with pytest.raises(UnsupportedBatchSizeError, match=f"batch of {size}; .* 1 or 16"):
         sequences.execute(decode=DecodeBatch(size, rows))
-    assert runner.worker.num_bytes == num_bytes
-    for name, tensor in runner.cache.items():
+    assert runner.device.worker.num_bytes == num_bytes
+    for name, tensor in runner.device.cache.items():
         assert torch.equal(tensor.to_continuous_tensor(), before[name])
     assert len(sequences.decode(list(range(size)), 16)) == size
-
-
-def test_warm_up_writes_nothing_but_the_scratch_block(runner):
-    for tensor in runner.cache.values():
-        tensor.to_continuous_tensor().zero_()
-    warm_up(runner)
-    for tensor in runner.cache.values():
-        assert not tensor.to_continuous_tensor()[:, 1:].any()
-    assert runner.cache["k_scale"].to_continuous_tensor()[:, 0].any()
 
 
 def chunk(seq_id=0, start=0, num_tokens=3, blocks=(1,), is_sampled=True):
@@ -304,7 +294,7 @@ def test_device_clock_separates_work_from_waiting():
 
 
 def test_close_gives_all_device_memory_back_and_may_be_repeated(own_runner):
-    assert own_runner.worker.num_bytes > 0
+    assert own_runner.device.worker.num_bytes > 0
     own_runner.close()
     own_runner.close()
-    assert own_runner.worker.num_bytes == 0
+    assert own_runner.device.worker.num_bytes == 0

@@ -16,6 +16,7 @@ from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.runner import model_runner, packed_cache
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.runner.packed_cache import AUTO, CACHE_VARIABLE, PackedCache
+from qwen3_a8w8.runner.warm_up import MAX_PREFILL_TOKENS
 from tests.checkpoints import make_random_qwen3
 from tests.runners import all_logits, load_through_cache
 
@@ -233,7 +234,13 @@ def test_disk_without_room_is_reported_before_anything_is_written(
 def test_mapped_weights_are_not_taken_for_free_memory(models, packed, tmp_path, monkeypatch):
     free_bytes = 8 << 20
     monkeypatch.setattr(model_runner, "free_host_memory_bytes", lambda: free_bytes)
-    config = replace(CONFIG, num_kv_blocks=None, kv_memory_fraction=0.5, max_model_len=2048)
+    config = replace(
+        CONFIG,
+        num_kv_blocks=None,
+        kv_memory_fraction=0.5,
+        max_model_len=2048,
+        prefill_chunk_tokens=MAX_PREFILL_TOKENS,
+    )
     with open_checkpoint(models[True]) as checkpoint:
         runner = ModelRunner(checkpoint, config, CpuBackend(num_threads=2), cache_at(tmp_path))
     runner.close()

@@ -1,10 +1,13 @@
-"""Checkpoints to spoil: one of each kind, made once."""
+"""Checkpoints to spoil, one of each kind, made once; the demo model's tokenizer and grammars."""
 
 import shutil
 
 import pytest
 
+from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
+from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.checkpoints import make_compressed_qwen3, make_random_qwen3
+from tests.grammars import DEMO, EOS, PADDED_VOCAB
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +26,15 @@ def copy_of(masters, tmp_path):
         return shutil.copytree(masters / kind, tmp_path / kind)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def demo_tokenizer():
+    return Tokenizer.from_directory(DEMO)
+
+
+@pytest.fixture(scope="session")
+def grammar_compiler():
+    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS)
+    yield compiler
+    compiler.close()

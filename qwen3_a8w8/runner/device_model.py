@@ -1,0 +1,224 @@
+"""A model on a device: its callables, its memory, and one method per kind of dispatch.
+
+Owns weights, KV cache, logits and the inputs and outputs of every dispatch, through its
+worker, and the clock that tells how long the device computed. Knows neither sequences
+nor plans: what is dispatched, and whether it may be, is `model_runner.py`'s business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
+from qwen3_a8w8.experimental import PROMPT_LOOKUP
+from qwen3_a8w8.kernels.backend import Backend, Compiler
+from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
+from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
+from qwen3_a8w8.runner.device_clock import DeviceClock
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill
+from qwen3_a8w8.runner.model_loader import load_model
+from qwen3_a8w8.runner.packed_cache import PackedCache
+from qwen3_a8w8.runner.packing import Arrays
+from qwen3_a8w8.runner.sampler import Sampler
+from qwen3_a8w8.runner.samples import Samples
+from qwen3_a8w8.runner.sequences import SamplingRow
+from qwen3_a8w8.runner.worker import Worker
+from qwen3_a8w8.runner.worker_tensor import WorkerTensor
+
+MAX_PREFILL_SEQS = 16
+"""Most chunks in one prefill dispatch; each may need a row of the sampler."""
+
+_DTYPES = {"int32": INT32, "int64": DType.INT64, "float32": FLOAT32}
+
+
+class DeviceModel:
+    """What the dispatches of one model need, and the dispatches.
+
+    Attributes:
+        model: the architecture.
+        config: how it is run.
+        max_blocks_per_seq: width of the block tables.
+        max_draft_tokens: most drafts of the row in a batch of 1; 0: none are taken.
+        worker: owns the memory and the callables.
+        cache: the KV cache as arguments of callables, by name; empty before `alloc_cache`.
+        clock: takes in every dispatch.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        config: EngineConfig,
+        max_model_len: int,
+        backend: Backend,
+        packed_cache: PackedCache | None,
+    ) -> None:
+        """Compiles and loads; takes memory for everything but the KV cache.
+
+        Args:
+            checkpoint: open; not needed afterwards.
+            config: how to run it.
+            max_model_len: longest sequence in tokens.
+            backend: kernels; owned from now on.
+            packed_cache: where packed weights are kept between runs; None: nowhere.
+
+        Raises:
+            CheckpointError: a tensor can't be read.
+            ConfigError: the packed cache can't be used.
+        """
+        self.model = checkpoint.config
+        self.config = config
+        self.max_blocks_per_seq = -(-max_model_len // config.block_size)
+        self.max_draft_tokens = TOKENS_PER_ROW - 1 if PROMPT_LOOKUP in config.enable else 0
+        self.worker = Worker(backend.device)
+        self.cache: dict[str, WorkerTensor] = {}
+        self.clock = DeviceClock()
+        self._compiler = Compiler(backend)
+        self._inputs: dict[tuple[str, str], WorkerTensor] = {}
+        self._decodes: dict[int, DecodeDispatch] = {}
+        self._samplers: dict[int, Sampler] = {}
+        try:
+            self._loaded = load_model(
+                checkpoint, config, max_model_len, self._compiler, self.worker, packed_cache
+            )
+            self._alloc_outputs()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of weights that lie in the page cache, which counts as free memory."""
+        return self._loaded.mapped_bytes
+
+    @property
+    def layered(self) -> LayeredPrefill | None:
+        """Prefill in groups of layers, where the configuration asks for it."""
+        return self._loaded.layered
+
+    def alloc_cache(self, num_blocks: int) -> None:
+        """Takes memory for a KV cache of so many blocks, in place of the one before."""
+        for tensor in self.cache.values():
+            self.worker.free(tensor)
+        model, is_bf16 = self.model, self.config.has_bf16_kv_cache
+        heads = (model.num_layers, num_blocks, model.num_kv_heads)
+        values = (*heads, self.config.block_size, model.head_dim)
+        scales = (*heads, 0 if is_bf16 else self.config.block_size)
+        dtype = BFLOAT16 if is_bf16 else INT8
+        self.cache = {
+            "k_cache": self.worker.alloc(values, dtype),
+            "v_cache": self.worker.alloc(values, dtype),
+            "k_scale": self.worker.alloc(scales, FLOAT32),
+            "v_scale": self.worker.alloc(scales, FLOAT32),
+        }
+        for dispatch in self._decodes.values():
+            dispatch.free()
+        self._decodes = {size: self._make_decode(size) for size in self.config.decode_batch_sizes}
+
+    def logits_rows(self, num_rows: int) -> WorkerTensor:
+        """The first rows of the logits buffer, [num_rows, vocab] float32."""
+        return self._logits.view(num_rows, self.model.vocab_size)
+
+    def prefill(self, arrays: Arrays, logits: WorkerTensor) -> None:
+        """Takes chunks through all layers.
+
+        Args:
+            arrays: inputs by parameter name; see `packing.pack_prefill`.
+            logits: written, [num_logits, vocab] float32.
+        """
+        self.dispatch(self._loaded.prefill_id, "prefill", arrays, logits=logits, **self.cache)
+
+    def decode_dispatch(self, batch_size: int) -> DecodeDispatch:
+        """The decode dispatches of a compiled batch size."""
+        return self._decodes[batch_size]
+
+    def run_decode(self, dispatch: DecodeDispatch) -> None:
+        """Decodes what was packed."""
+        dispatch.upload()
+        begin_s = time.perf_counter()
+        dispatch.run()
+        self.clock.add(begin_s, time.perf_counter())
+
+    def sample(self, rows: Sequence[SamplingRow]) -> Samples:
+        """Samples from the first rows of the logits, as many as are given."""
+        size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
+        sampler = self._samplers[size]
+        sampler.pack(rows)
+        sampler.upload()
+        begin_s = time.perf_counter()
+        sampler.run()
+        self.clock.add(begin_s, time.perf_counter())
+        return sampler.samples()
+
+    def dispatch(
+        self, callable_id: int, name: str, arrays: Arrays, **outputs: WorkerTensor
+    ) -> None:
+        """Uploads inputs and runs one callable.
+
+        Args:
+            callable_id: the worker's.
+            name: prefix under which input memory is kept for the next call.
+            arrays: inputs by parameter name.
+            outputs: further arguments by parameter name.
+        """
+        args = {key: self._upload(name, key, values) for key, values in arrays.items()}
+        begin_s = time.perf_counter()
+        self.worker.run(callable_id, {**args, **outputs})
+        self.clock.add(begin_s, time.perf_counter())
+
+    def close(self) -> None:
+        """Frees memory, callables and the backend's threads. Idempotent."""
+        self._inputs.clear()
+        self._decodes.clear()
+        self._samplers.clear()
+        self.cache.clear()
+        self.worker.close()
+        self._compiler.close()
+
+    def _alloc_outputs(self) -> None:
+        rows = max(MAX_PREFILL_SEQS, *self.config.decode_batch_sizes)
+        self._logits = self.worker.alloc((rows, self.model.vocab_size), FLOAT32)
+        self._sampled = {
+            "sampled_ids": self.worker.alloc((rows, TOKENS_PER_ROW), INT32),
+            "logprobs": self.worker.alloc((rows,), FLOAT32),
+            "top_ids": self.worker.alloc((rows, MAX_LOGPROBS), INT32),
+            "top_logprobs": self.worker.alloc((rows, MAX_LOGPROBS), FLOAT32),
+        }
+        self._samplers = {size: self._make_sampler(size) for size in qwen3.BATCH.choices}
+
+    def _make_sampler(self, size: int) -> Sampler:
+        outputs = {
+            name: tensor.view(size, *tensor.shape[1:]) for name, tensor in self._sampled.items()
+        }
+        logits = self.logits_rows(size)
+        return Sampler(self.worker, self._loaded.sample_id, size, logits=logits, outputs=outputs)
+
+    def _make_decode(self, batch_size: int) -> DecodeDispatch:
+        # With drafts a batch of 1 has one row per column.
+        has_drafts = batch_size == 1 and self.max_draft_tokens > 0
+        num_rows = TOKENS_PER_ROW if has_drafts else batch_size
+        return DecodeDispatch(
+            self.worker,
+            self._loaded.decode_id,
+            batch_size=batch_size,
+            num_rows=num_rows,
+            block_size=self.config.block_size,
+            max_blocks=self.max_blocks_per_seq,
+            tensors={**self.cache, "logits": self.logits_rows(num_rows)},
+        )
+
+    def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:
+        memory = self._inputs.get((name, key))
+        if memory is None or memory.num_elements < values.size:
+            if memory is not None:
+                self.worker.free(memory)
+            # Twice what is needed, so that inputs that grow slowly don't allocate every step.
+            memory = self.worker.alloc((2 * values.size,), _DTYPES[values.dtype.name])
+            self._inputs[name, key] = memory
+        self.worker.upload(memory, values)
+        return memory.view(*values.shape)

@@ -1,0 +1,94 @@
+"""Compiles a model's callables and gives them their weights.
+
+What the callables compute is written in `model/`; where packed weights come from is
+`packed_cache.py`. Knows nothing of the KV cache's size or of sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.experimental import FLAGS
+from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
+from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.model.linears import float_options
+from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, layer_groups
+from qwen3_a8w8.runner.packed_cache import PackedCache, load_packed
+from qwen3_a8w8.runner.worker import Worker
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """The callables of a model with their weights, registered with a worker.
+
+    Attributes:
+        prefill_id: the worker's id of `qwen3.prefill`.
+        decode_id: of `qwen3.decode`.
+        sample_id: of `qwen3.sample`.
+        layered: prefill in groups of layers, where the configuration asks for it.
+        mapped_bytes: weights that lie in the page cache; see `packed_cache.LoadedWeights`.
+    """
+
+    prefill_id: int
+    decode_id: int
+    sample_id: int
+    layered: LayeredPrefill | None
+    mapped_bytes: int
+
+
+def load_model(
+    checkpoint: Checkpoint,
+    config: EngineConfig,
+    max_model_len: int,
+    compiler: Compiler,
+    worker: Worker,
+    packed_cache: PackedCache | None,
+) -> LoadedModel:
+    """Compiles prefill, decode and sample, and binds the checkpoint's weights to them.
+
+    Args:
+        checkpoint: open; not needed afterwards.
+        config: block size, flags and sizes of dispatches are read.
+        max_model_len: longest sequence in tokens.
+        compiler: of the backend that runs them; keeps them.
+        worker: takes them.
+        packed_cache: where packed weights are kept between runs; None: nowhere.
+
+    Raises:
+        CheckpointError: a tensor can't be read.
+        ConfigError: the packed cache can't be used.
+    """
+    model = checkpoint.config
+    dims = {
+        **model.static_dims(),
+        **qwen3.kv_cache_dims(config.block_size, is_bf16=config.has_bf16_kv_cache),
+        "MAX_POSITIONS": max_model_len,
+    }
+    options = {
+        "rms_norm_eps": model.rms_norm_eps,
+        **float_options(checkpoint.float_linears),
+        **{flag: 1 for flag in config.active_flags if FLAGS[flag].changes == "output"},
+    }
+    compiled: list[CompiledCallable] = [
+        compiler.compile(fn, dims, options) for fn in (qwen3.prefill, qwen3.decode, qwen3.sample)
+    ]
+    registered = list(compiled)
+    layered = None
+    layers_per_dispatch = config.prefill_layers_per_dispatch
+    if layers_per_dispatch is not None and layers_per_dispatch < model.num_layers:
+        groups = layer_groups(model.num_layers, layers_per_dispatch)
+        layered = LayeredPrefill(compiler, dims, options, groups)
+        compiled += layered.callables
+    refs = {name: ref for fn in compiled for name, ref in fn.constants.items()}
+    weight_refs = {name: ref for name, ref in refs.items() if name not in TABLE_NAMES}
+    weights = load_packed(checkpoint, weight_refs, compiler.backend, packed_cache)
+    constants = weights.constants | make_tables(model, refs, compiler.backend.pack)
+    for fn in compiled:
+        fn.bind(constants)
+    prefill_id, decode_id, sample_id = map(worker.register, registered)
+    if layered is not None:
+        layered.register(worker, config.prefill_chunk_tokens)
+    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.mapped_bytes)
