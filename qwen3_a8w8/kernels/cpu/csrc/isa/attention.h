@@ -176,10 +176,11 @@ inline void copy_head(const float* from, int64_t head_dim, float* to) {
   memcpy(to, from, head_dim * sizeof(float));
 }
 
-inline void divide(float* o, float l, int64_t head_dim) {
+// y = o / l; y may be o.
+inline void divide(const float* o, float l, int64_t head_dim, float* y) {
   for (int64_t i = 0; i < head_dim; i += W) {
     const int n = at_most_w(head_dim - i);
-    store_upto(o + i, load_upto(o + i, n) / splat(l), n);
+    store_upto(y + i, load_upto(o + i, n) / splat(l), n);
   }
 }
 
@@ -206,18 +207,22 @@ inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& 
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     attend_chunk(a, q, chunk, s);
     for (int64_t r = 0; r < rows; ++r) {
-      if (length_in_chunk(a, q.first_token + r / group, chunk) == 0) continue;
+      const int64_t own_chunks = num_chunks(a, q.first_token + r / group);
+      if (chunk >= own_chunks) continue;
       const float* o = s.partial + r * padded;
-      if (chunk == 0) {
+      const bool is_last = chunk + 1 == own_chunks;
+      if (chunk > 0) {
+        merge(m[r], l[r], out(r), s.m[r], s.l[r], o, head_dim);
+        if (is_last) divide(out(r), l[r], head_dim, out(r));
+      } else if (is_last) {
+        divide(o, s.l[r], head_dim, out(r));
+      } else {
         m[r] = s.m[r];
         l[r] = s.l[r];
         copy_head(o, head_dim, out(r));
-      } else {
-        merge(m[r], l[r], out(r), s.m[r], s.l[r], o, head_dim);
       }
     }
   }
-  for (int64_t r = 0; r < rows; ++r) divide(out(r), l[r], head_dim);
 }
 
 template <class Element>
@@ -295,7 +300,7 @@ inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
       for (int64_t c = 1; c < first[t + 1] - first[t]; ++c) {
         merge(m, l, o, partial(c)[0], partial(c)[1], partial(c) + 2, head_dim);
       }
-      divide(o, l, head_dim);
+      divide(o, l, head_dim, o);
     }
   });
 }

@@ -44,15 +44,25 @@ inline void split_queries(const qw::AttentionArgs<Element>& a, const QueryBlock&
   }
 }
 
-// Scores of a set's rows; gives each row's largest.
+// Scores of a set's rows; gives each row's largest. A round's products are under way while those of
+// the round before are put together.
 template <class Element>
 inline void score(const TileOperands<Element>& operands, const TileSet& set, const char* queries,
                   const TileScratch& s, const float* k_factor, float* m) {
   __m512 largest[kTileSide];
   for (__m512& x : largest) x = _mm512_set1_ps(-__builtin_inff());
-  for (int64_t p = 0; p < set.longest; p += kTileSide) {
+  const int64_t per_round = operands.groups_per_round(set);
+  const int64_t groups = qw::ceil_div(set.longest, kTileSide);
+  if (groups > 0) operands.multiply_keys(set, queries, 0, s.products);
+  for (int64_t group = 0; group < groups; ++group) {
+    const int64_t round = group / per_round, index = group % per_round;
+    if (index == 0 && group + per_round < groups) {
+      operands.multiply_keys(set, queries, group + per_round,
+                             s.products + (round + 1) % 2 * TileScratch::kRound);
+    }
     VF x[kTileSide];
-    operands.multiply_keys(set, queries, p / kTileSide, s.products, x);
+    operands.take_group(set, queries, s.products + round % 2 * TileScratch::kRound, index, x);
+    const int64_t p = group * kTileSide;
     const VF factor = load(k_factor + p);
     for (int64_t r = 0; r < set.rows; ++r) {
       const VF y = x[r] * factor;

@@ -36,22 +36,22 @@ struct TileSet {
 
 // Scratch of a set.
 struct TileScratch {
-  char* products;  // 32-bit numbers: [tiles][16 positions][columns]
+  char* products;  // two rounds of 32-bit numbers: [tiles][16 positions][columns]
   float* scores;   // [rows][kContextChunk]
   char* weights;   // [parts x rows][kContextChunk], of 8 or 16 bits
   char* sums;      // 32-bit numbers: [parts x rows][kTileDims]
 
-  static constexpr int64_t kProducts = 2 * kParts * kTileBytes;
+  static constexpr int64_t kRound = 2 * kParts * kTileBytes;
   static constexpr int64_t kScores = 4 * kTileSide * kContextChunk;
   static constexpr int64_t kWeights = 2 * kParts * kTileSide * kContextChunk;
   static constexpr int64_t kSums = 4 * kParts * kTileSide * kTileDims;
-  static constexpr int64_t kBytes = kProducts + kScores + kWeights + kSums;
+  static constexpr int64_t kBytes = 2 * kRound + kScores + kWeights + kSums;
 
   explicit TileScratch(char* memory)
       : products(memory),
-        scores(reinterpret_cast<float*>(memory + kProducts)),
-        weights(memory + kProducts + kScores),
-        sums(memory + kProducts + kScores + kWeights) {}
+        scores(reinterpret_cast<float*>(memory + 2 * kRound)),
+        weights(memory + 2 * kRound + kScores),
+        sums(memory + 2 * kRound + kScores + kWeights) {}
 };
 
 // A row's weights.

@@ -85,8 +85,10 @@ struct TileOperands<uint16_t> {
     }
   }
 
-  // Sums of the parts' products of few rows with 16 positions: x[row] has the positions.
-  void multiply_keys_few(const uint16_t* q, const uint16_t* keys, float* products, VF* x) const {
+  static int64_t groups_per_round(const TileSet&) { return 1; }
+
+  // Products of few rows with 16 positions: [16 positions][columns].
+  void multiply_keys_few(const uint16_t* q, const uint16_t* keys, float* products) const {
     _tile_zero(0);
     for (int64_t d = 0; d < head_dim; d += 32) {
       _tile_loadd(1, keys + d, 2 * head_dim);
@@ -94,16 +96,10 @@ struct TileOperands<uint16_t> {
       _tile_dpbf16ps(0, 1, 2);
     }
     _tile_stored(0, products, kTileRowBytes);
-    __m512i t[kTileSide];
-    for (int64_t i = 0; i < kTileSide; ++i) t[i] = line_at(products + i * kTileSide);
-    transpose_16x16(t);
-    for (int64_t r = 0; r < kStackedRows; ++r) {
-      x[r] = ((VF)t[r] + (VF)t[kStackedRows + r]) + (VF)t[2 * kStackedRows + r];
-    }
   }
 
-  // The same of many rows.
-  void multiply_keys_many(const uint16_t* q, const uint16_t* keys, float* products, VF* x) const {
+  // The same of many rows: [parts][16 positions][rows].
+  void multiply_keys_many(const uint16_t* q, const uint16_t* keys, float* products) const {
     const int64_t part = head_dim * kTileSide;
     _tile_zero(0);
     _tile_zero(1);
@@ -121,25 +117,37 @@ struct TileOperands<uint16_t> {
     _tile_stored(0, products, kTileRowBytes);
     _tile_stored(1, products + kTileNumbers, kTileRowBytes);
     _tile_stored(2, products + 2 * kTileNumbers, kTileRowBytes);
-    __m512i t[kTileSide];
-    for (int64_t i = 0; i < kTileSide; ++i) {
-      const float* at = products + i * kTileSide;
-      t[i] = (__m512i)((load(at) + load(at + kTileNumbers)) + load(at + 2 * kTileNumbers));
-    }
-    transpose_16x16(t);
-    memcpy(x, t, sizeof t);
   }
 
-  // Products of a set's rows with a group of positions.
-  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* scratch,
-                     VF* x) const {
+  // Products of a set's rows with a round of groups of positions.
+  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* out) const {
     const auto* q = reinterpret_cast<const uint16_t*>(queries);
-    auto* products = reinterpret_cast<float*>(scratch);
+    auto* products = reinterpret_cast<float*>(out);
     const uint16_t* keys = k + group * kTileSide * head_dim;
     if (set.is_few) {
-      multiply_keys_few(q, keys, products, x);
+      multiply_keys_few(q, keys, products);
     } else {
-      multiply_keys_many(q, keys, products, x);
+      multiply_keys_many(q, keys, products);
+    }
+  }
+
+  // One group of a round's products: x[row] has the positions.
+  void take_group(const TileSet& set, const char* /*queries*/, const char* round, int64_t /*index*/,
+                  VF* x) const {
+    const auto* from = reinterpret_cast<const float*>(round);
+    __m512i t[kTileSide];
+    if (set.is_few) {
+      for (int64_t i = 0; i < kTileSide; ++i) t[i] = line_at(from + i * kTileSide);
+      transpose_16x16(t);
+      for (int64_t r = 0; r < kStackedRows; ++r) {
+        x[r] = ((VF)t[r] + (VF)t[kStackedRows + r]) + (VF)t[2 * kStackedRows + r];
+      }
+    } else {
+      for (int64_t i = 0; i < kTileSide; ++i, from += kTileSide) {
+        t[i] = (__m512i)((load(from) + load(from + kTileNumbers)) + load(from + 2 * kTileNumbers));
+      }
+      transpose_16x16(t);
+      memcpy(x, t, sizeof t);
     }
   }
 

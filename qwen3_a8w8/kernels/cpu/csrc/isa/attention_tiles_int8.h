@@ -185,25 +185,34 @@ struct TileOperands<int8_t> {
     _tile_stored(5, products + 5 * kTileNumbers, kTileRowBytes);
   }
 
-  // Products of a set's rows with a group of positions: x[row] has the positions. Groups have to
-  // come in order.
-  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* scratch,
-                     VF* x) const {
+  static int64_t groups_per_round(const TileSet& set) { return set.is_few ? 4 : 2; }
+
+  // Products of a set's rows with a round of groups of positions.
+  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* out) const {
     const auto* q = reinterpret_cast<const int8_t*>(queries);
+    auto* products = reinterpret_cast<int32_t*>(out);
+    if (set.is_few) {
+      multiply_keys_few(q, group, products);
+    } else {
+      multiply_keys_many(q, group, products);
+    }
+  }
+
+  // One group of a round's products: x[row] has the positions.
+  void take_group(const TileSet& set, const char* queries, const char* round, int64_t index,
+                  VF* x) const {
     const auto* units = reinterpret_cast<const float*>(queries + kTileSide * kParts * head_dim);
-    auto* products = reinterpret_cast<int32_t*>(scratch);
+    const auto* from = reinterpret_cast<const int32_t*>(round);
     __m512i t[kTileSide];
     if (set.is_few) {
-      if (group % 4 == 0) multiply_keys_few(q, group, products);
-      const int32_t* from = products + group % 4 * kTileNumbers;
+      from += index * kTileNumbers;
       for (int64_t i = 0; i < kTileSide; ++i) t[i] = line_at(from + i * kTileSide);
       transpose_16x16(t);
       for (int64_t r = 0; r < kStackedRows; ++r) {
         x[r] = join_parts(t[r], t[kStackedRows + r], t[2 * kStackedRows + r]);
       }
     } else {
-      if (group % 2 == 0) multiply_keys_many(q, group, products);
-      const int32_t* from = products + group % 2 * kParts * kTileNumbers;
+      from += index * kParts * kTileNumbers;
       for (int64_t i = 0; i < kTileSide; ++i, from += kTileSide) {
         t[i] = (__m512i)join_parts(line_at(from), line_at(from + kTileNumbers),
                                    line_at(from + 2 * kTileNumbers));
