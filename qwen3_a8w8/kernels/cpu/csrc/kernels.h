@@ -179,6 +179,12 @@ struct KernelTable {
   void (*silu_mul)(const SiluMulArgs&, Team&);
   void (*qk_norm_rope_cache_bf16)(const RopeCacheArgs<uint16_t>&, Team&);
   void (*attention_bf16)(const AttentionArgs<uint16_t>&, Team&);
+  // A linear and what follows it in one go, with the same bits: the gated activation of its halves,
+  // written to y [rows, half of the channels], or the heads of its q, k and v (`qkv` isn't read).
+  // False where that isn't to be had, and null where it never is.
+  bool (*linear_silu_mul)(const LinearArgs&, Team&);
+  bool (*linear_rope_cache)(const LinearArgs&, const RopeCacheArgs<int8_t>&, Team&);
+  bool (*linear_rope_cache_bf16)(const LinearArgs&, const RopeCacheArgs<uint16_t>&, Team&);
   // What the machine can do at most; see isa/probe.h.
   int64_t (*multiply_in_registers)(int64_t rounds);
   void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes);

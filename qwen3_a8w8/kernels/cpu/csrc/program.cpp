@@ -33,10 +33,32 @@ Op op_from_name(const std::string& name) {
   return found->second;
 }
 
+namespace {
+
+// Linears whose output is a temporary that only the next node reads, by node.
+std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
+                               const std::vector<NodeInfo>& nodes) {
+  std::vector<int> readers(refs.size(), 0);
+  for (const NodeInfo& node : nodes) {
+    for (const int ref : node.inputs) ++readers[ref];
+  }
+  std::vector<bool> feeds(nodes.size(), false);
+  for (size_t n = 0; n + 1 < nodes.size(); ++n) {
+    if (nodes[n].op != Op::kLinear) continue;
+    const int output = nodes[n].outputs[0];
+    feeds[n] = refs[output].kind == RefKind::kTemp && readers[output] == 1 &&
+               nodes[n + 1].inputs[0] == output;
+  }
+  return feeds;
+}
+
+}  // namespace
+
 Program::Program(std::vector<RefInfo> refs, std::vector<NodeInfo> nodes, int counted_dim,
                  int counted_ref)
     : refs_(std::move(refs)),
       nodes_(std::move(nodes)),
+      feeds_next_(find_feeding(refs_, nodes_)),
       counted_dim_(counted_dim),
       counted_ref_(counted_ref),
       constants_(refs_.size(), nullptr),
@@ -121,11 +143,12 @@ struct Program::Replay {
             static_cast<float>(node.value)};
   }
   void execute(const NodeInfo& node) const;
-  void linear(const NodeInfo& node) const;
+  bool execute_both(const NodeInfo& node, const NodeInfo& next) const;
+  LinearArgs linear(const NodeInfo& node) const;
   void sample(const NodeInfo& node) const;
 };
 
-void Program::Replay::linear(const NodeInfo& node) const {
+LinearArgs Program::Replay::linear(const NodeInfo& node) const {
   const auto& in = node.inputs;
   LinearArgs a;
   a.x = quantised(in[0]);
@@ -135,7 +158,31 @@ void Program::Replay::linear(const NodeInfo& node) const {
   a.residual = node.op == Op::kLinearAdd ? at<const float>(in[4]) : nullptr;
   a.y = at<float>(node.outputs[0]);
   a.rows = rows(in[0]);
-  kernels.linear(a, team);
+  return a;
+}
+
+// A linear and the node that it feeds; false if the kernels want to be called one by one.
+bool Program::Replay::execute_both(const NodeInfo& node, const NodeInfo& next) const {
+  const LinearArgs a = linear(node);
+  if (a.rows == 0) return false;
+  switch (next.op) {
+    case Op::kSiluMulQuant: {
+      if (kernels.linear_silu_mul == nullptr || !kernels.linear_silu_mul(a, team)) return false;
+      const auto& out = next.outputs;
+      kernels.quantize({a.y, quantised(out[0]), at<float>(out[1]), a.rows,
+                        a.weight.out_features / 2},
+                       team);
+      return true;
+    }
+    case Op::kQkNormRopeCache:
+      return kernels.linear_rope_cache != nullptr &&
+             kernels.linear_rope_cache(a, rope_cache<int8_t>(next), team);
+    case Op::kQkNormRopeCacheBf16:
+      return kernels.linear_rope_cache_bf16 != nullptr &&
+             kernels.linear_rope_cache_bf16(a, rope_cache<uint16_t>(next), team);
+    default:
+      return false;
+  }
 }
 
 void Program::Replay::sample(const NodeInfo& node) const {
@@ -216,7 +263,7 @@ void Program::Replay::execute(const NodeInfo& node) const {
       break;
     case Op::kLinear:
     case Op::kLinearAdd:
-      linear(node);
+      kernels.linear(linear(node), team);
       break;
     case Op::kQkNormRopeCache:
       kernels.qk_norm_rope_cache(rope_cache<int8_t>(node), team);
@@ -302,7 +349,13 @@ void Program::run(const KernelTable& kernels, ThreadPool& pool, const std::vecto
     }
     if (replay.active == 0) return;
   }
-  for (const NodeInfo& node : nodes_) replay.execute(node);
+  for (size_t n = 0; n < nodes_.size(); ++n) {
+    if (feeds_next_[n] && replay.execute_both(nodes_[n], nodes_[n + 1])) {
+      ++n;
+    } else {
+      replay.execute(nodes_[n]);
+    }
+  }
 }
 
 }  // namespace qw

@@ -79,6 +79,7 @@ class Program {
 
   std::vector<RefInfo> refs_;
   std::vector<NodeInfo> nodes_;
+  std::vector<bool> feeds_next_;  // by node: a linear that only the node after it reads
   int counted_dim_, counted_ref_;
   std::vector<const void*> constants_;
   std::vector<PackedLinear> linears_;

@@ -25,28 +25,34 @@ namespace {
 constexpr int64_t kRowsPerTask = 64;  // query rows (tokens x heads of a group) of a prefill task
 
 // Scratch of one thread.
+template <class Element>
 struct AttentionScratch {
   float* scores;   // [rows][kContextChunk]
   float* tile;     // widened K or V
   float* partial;  // [rows][padded head dim]
   float* m;        // [rows]
   float* l;        // [rows]
-  char* tiles;     // an AmxChunk's
+  char* tiles;     // of tile_bytes
+  char* queries;   // of split_bytes
 
   static int64_t floats(int64_t rows, int64_t padded_dim) {
     return rows * (kContextChunk + padded_dim) + kTilePositions * padded_dim +
-           2 * qw::round_up(rows, 16) + tile_floats(padded_dim);
+           2 * qw::round_up(rows, 16) +
+           (tile_part(padded_dim) + query_part(rows, padded_dim)) / static_cast<int64_t>(sizeof(float));
   }
-  static int64_t tile_floats(int64_t padded_dim) {
 #if defined(__AMX_BF16__)
-    return AmxChunk::bytes(padded_dim) / static_cast<int64_t>(sizeof(float));
-#else
-    return 0 * padded_dim;
-#endif
+  static int64_t tile_part(int64_t padded_dim) { return tile_bytes<Element>(padded_dim); }
+  static int64_t query_part(int64_t rows, int64_t padded_dim) {
+    return split_bytes<Element>(rows, padded_dim);
   }
+#else
+  static int64_t tile_part(int64_t) { return 0; }
+  static int64_t query_part(int64_t, int64_t) { return 0; }
+#endif
   AttentionScratch(char* memory, int64_t rows, int64_t padded_dim) {
     tiles = memory;
-    scores = reinterpret_cast<float*>(memory) + tile_floats(padded_dim);
+    queries = tiles + tile_part(padded_dim);
+    scores = reinterpret_cast<float*>(queries + query_part(rows, padded_dim));
     tile = scores + rows * kContextChunk;
     partial = tile + kTilePositions * padded_dim;
     m = partial + rows * padded_dim;
@@ -90,10 +96,20 @@ inline void softmax_row(float* scores, int64_t length, const float* k_factor, co
   for (; i < kContextChunk; i += W) store(scores + i, VF{});
 }
 
+// What the chunks of a block have in common.
+template <class Element>
+inline void begin_block([[maybe_unused]] const qw::AttentionArgs<Element>& a,
+                        [[maybe_unused]] const QueryBlock& q,
+                        [[maybe_unused]] const AttentionScratch<Element>& s) {
+#if defined(__AMX_BF16__)
+  if (has_tiles(a.cache)) split_queries(a, q, s.queries);
+#endif
+}
+
 // One chunk for all rows of a block: partial o, m and l in `s`. Rows are token by token.
 template <class Element>
 inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& q, int64_t chunk,
-                         const AttentionScratch& s) {
+                         const AttentionScratch<Element>& s) {
   const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / cache.kv_heads;
@@ -101,8 +117,9 @@ inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& 
   ChunkFactors factors;
   read_factors(a, q, begin, length, factors);
 #if defined(__AMX_BF16__)
-  if (head_dim % kAmxHeadDims == 0) {  // for all rows of a model or for none
-    attend_chunk_tiles(a, q, chunk, length, factors, s.tiles, s.m, s.l, s.partial, padded);
+  if (has_tiles(cache)) {
+    attend_chunk_tiles(a, q, s.queries, chunk, length, factors, s.tiles, s.m, s.l, s.partial,
+                       padded);
     return;
   }
 #endif
@@ -159,10 +176,11 @@ inline void copy_head(const float* from, int64_t head_dim, float* to) {
   memcpy(to, from, head_dim * sizeof(float));
 }
 
-inline void divide(float* o, float l, int64_t head_dim) {
+// y = o / l; y may be o.
+inline void divide(const float* o, float l, int64_t head_dim, float* y) {
   for (int64_t i = 0; i < head_dim; i += W) {
     const int n = at_most_w(head_dim - i);
-    store_upto(o + i, load_upto(o + i, n) / splat(l), n);
+    store_upto(y + i, load_upto(o + i, n) / splat(l), n);
   }
 }
 
@@ -176,8 +194,8 @@ template <class Element>
 inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& q, char* memory) {
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
   const int64_t group = a.num_heads / a.cache.kv_heads, rows = q.count * group;
-  const AttentionScratch s(memory, rows, padded);
-  float* m = reinterpret_cast<float*>(memory) + AttentionScratch::floats(rows, padded);
+  const AttentionScratch<Element> s(memory, rows, padded);
+  float* m = reinterpret_cast<float*>(memory) + AttentionScratch<Element>::floats(rows, padded);
   float* l = m + qw::round_up(rows, 16);
   const auto out = [&](int64_t r) {
     const int64_t token = q.first_token + r / group;
@@ -185,21 +203,26 @@ inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& 
   };
   // Contexts grow along a block, so its last token has the most chunks.
   const int64_t chunks = num_chunks(a, q.first_token + q.count - 1);
+  begin_block(a, q, s);
   for (int64_t chunk = 0; chunk < chunks; ++chunk) {
     attend_chunk(a, q, chunk, s);
     for (int64_t r = 0; r < rows; ++r) {
-      if (length_in_chunk(a, q.first_token + r / group, chunk) == 0) continue;
+      const int64_t own_chunks = num_chunks(a, q.first_token + r / group);
+      if (chunk >= own_chunks) continue;
       const float* o = s.partial + r * padded;
-      if (chunk == 0) {
+      const bool is_last = chunk + 1 == own_chunks;
+      if (chunk > 0) {
+        merge(m[r], l[r], out(r), s.m[r], s.l[r], o, head_dim);
+        if (is_last) divide(out(r), l[r], head_dim, out(r));
+      } else if (is_last) {
+        divide(o, s.l[r], head_dim, out(r));
+      } else {
         m[r] = s.m[r];
         l[r] = s.l[r];
         copy_head(o, head_dim, out(r));
-      } else {
-        merge(m[r], l[r], out(r), s.m[r], s.l[r], o, head_dim);
       }
     }
   }
-  for (int64_t r = 0; r < rows; ++r) divide(out(r), l[r], head_dim);
 }
 
 template <class Element>
@@ -217,7 +240,7 @@ inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) 
   first[blocks] = a.rows;
   const int64_t rows = most * group, padded = padded_head_dim(a.cache.head_dim);
   const size_t bytes =
-      (AttentionScratch::floats(rows, padded) + 2 * qw::round_up(rows, 16)) * sizeof(float);
+      (AttentionScratch<Element>::floats(rows, padded) + 2 * qw::round_up(rows, 16)) * sizeof(float);
   parallel_for(team, blocks * kv_heads, [&](int64_t i, int thread) {
     // Late blocks have the longest contexts: begin with them, so that none is left for the end.
     const int64_t b = blocks - 1 - i / kv_heads;
@@ -243,13 +266,14 @@ inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   first[0] = 0;
   for (int64_t t = 0; t < a.rows; ++t) first[t + 1] = first[t] + num_chunks(a, t);
 
-  const size_t bytes = AttentionScratch::floats(group, padded) * sizeof(float);
+  const size_t bytes = AttentionScratch<Element>::floats(group, padded) * sizeof(float);
   parallel_for(team, chunks * kv_heads, [&](int64_t i, int thread) {
     const int64_t at = i / kv_heads;
     int64_t t = 0;
     while (first[t + 1] <= at) ++t;
     const QueryBlock q{t, 1, i % kv_heads, a.block_tables + t * a.table_stride};
-    const AttentionScratch s(team.scratch(thread, bytes), group, padded);
+    const AttentionScratch<Element> s(team.scratch(thread, bytes), group, padded);
+    begin_block(a, q, s);
     attend_chunk(a, q, at - first[t], s);
     for (int64_t h = 0; h < group; ++h) {
       float* out = partials + i * entry + h * (head_dim + 2);
@@ -276,7 +300,7 @@ inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
       for (int64_t c = 1; c < first[t + 1] - first[t]; ++c) {
         merge(m, l, o, partial(c)[0], partial(c)[1], partial(c) + 2, head_dim);
       }
-      divide(o, l, head_dim);
+      divide(o, l, head_dim, o);
     }
   });
 }

@@ -1,5 +1,5 @@
-// Numbers as bfloat16 in the order that tiles of attention have: elements of the cache are widened
-// without crossing lanes, so of 64 dimensions the even ones come first.
+// Numbers as bfloat16 in the order that tiles of attention have: of 64 dimensions the even ones come
+// first.
 #pragma once
 
 #include "vec.h"
@@ -19,39 +19,8 @@ inline __m512i as_bf16(VF low, VF high) {
   return bits;
 }
 
-// bfloat16 of 0 to 127, its low and its high bytes.
-struct SmallNumbers {
-  alignas(64) uint8_t low[128] = {}, high[128] = {};
-
-  constexpr SmallNumbers() {
-    for (int exponent = 0; exponent < 7; ++exponent) {
-      for (int x = 1 << exponent; x < 2 << exponent; ++x) {
-        const int bits = (127 + exponent) << 7 | (x << (7 - exponent) & 0x7f);
-        low[x] = static_cast<uint8_t>(bits & 0xff);
-        high[x] = static_cast<uint8_t>(bits >> 8);
-      }
-    }
-  }
-};
-constexpr SmallNumbers kSmallNumbers;
-
-// 64 elements as bfloat16: those with an even index and those with an odd one.
-inline void widen_64(const int8_t* x, __m512i& even, __m512i& odd) {
-  const auto find = [](const uint8_t* table, __m512i index) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index,
-                                    _mm512_load_si512(table + 64));
-  };
-  const __m512i bytes = _mm512_loadu_si512(x);
-  const __m512i size = _mm512_abs_epi8(bytes);
-  const __m512i low = find(kSmallNumbers.low, size);
-  const __m512i sign = _mm512_and_si512(bytes, _mm512_set1_epi8(-128));
-  const __m512i high = _mm512_or_si512(find(kSmallNumbers.high, size), sign);
-  const __m512i first = _mm512_set1_epi16(0xff);
-  even = _mm512_or_si512(_mm512_slli_epi16(high, 8), _mm512_and_si512(low, first));
-  odd = _mm512_or_si512(_mm512_srli_epi16(low, 8), _mm512_andnot_si512(first, high));
-}
-
-inline void widen_64(const uint16_t* x, __m512i& even, __m512i& odd) {
+// 64 elements: those with an even index and those with an odd one.
+inline void split_64(const uint16_t* x, __m512i& even, __m512i& odd) {
   const __m512i a = _mm512_loadu_si512(x), b = _mm512_loadu_si512(x + 32);
   const __m512i low = _mm512_set1_epi32(0xffff);
   // Even elements of a and b by truncation to words, a's before b's.

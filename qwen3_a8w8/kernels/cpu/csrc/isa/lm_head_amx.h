@@ -8,6 +8,7 @@
 
 #include "amx.h"
 #include "lm_head.h"
+#include "widen.h"
 
 namespace {
 
@@ -72,12 +73,14 @@ inline void head_products(const uint16_t* upper, const uint16_t* lower, int64_t 
   _tile_stored(1, sums + kTileSide * kTileSide, kTileRowBytes);
 }
 
-// Logits are rows of ids, sums are ids of rows.
+// Logits are rows of ids, sums are ids of rows: those of one tile.
 inline void store_logits(const qw::LmHeadArgs& a, const float* sums, int64_t row0, int64_t rows,
                          int64_t id0, int64_t ids) {
+  __m512i t[kTileSide];
+  for (int64_t id = 0; id < kTileSide; ++id) t[id] = _mm512_loadu_si512(sums + id * kTileSide);
+  transpose_16x16(t);
   for (int64_t r = 0; r < rows; ++r) {
-    float* y = a.y + (row0 + r) * a.vocab + id0;
-    for (int64_t id = 0; id < ids; ++id) y[id] = sums[id * kTileSide + r];
+    store_upto(a.y + (row0 + r) * a.vocab + id0, (VF)t[r], at_most_w(ids));
   }
 }
 
@@ -94,7 +97,10 @@ inline void head_tiles(const qw::LmHeadArgs& a, const HeadRows& x, int64_t id0, 
     if (rows != configured) configure_head(upper, lower > 0 ? lower : upper, rows);
     configured = rows;
     head_products(w, second, a.width, x.group(g), rows, sums);
-    store_logits(a, sums, g * kTileSide, rows, id0, ids);
+    store_logits(a, sums, g * kTileSide, rows, id0, upper);
+    if (lower > 0) {
+      store_logits(a, sums + kTileSide * kTileSide, g * kTileSide, rows, id0 + kTileSide, lower);
+    }
   }
 }
 

@@ -31,31 +31,37 @@ inline void store_head(const float* x, int64_t head_dim, int8_t* to, float* scal
   scale[index] = quantise_head(x, head_dim, to);
 }
 
+// Head `h` of a token's q, k and v in their order, from its numbers `x`.
 template <class Element>
-void qk_norm_rope_cache(const qw::RopeCacheArgs<Element>& a, qw::Team& team) {
+inline void rope_cache_head(const qw::RopeCacheArgs<Element>& a, int64_t t, int64_t h,
+                            const float* x) {
   const qw::CacheView<Element>& cache = a.cache;
   const int64_t head_dim = cache.head_dim, kv_heads = cache.kv_heads;
-  const int64_t q_size = a.num_heads * head_dim;
-  const int64_t width = q_size + 2 * kv_heads * head_dim;
-  // One unit is a KV head of a token with its query heads, its key and its value.
-  const int64_t group = a.num_heads / kv_heads;
-  const int64_t grain = 4096 / ((group + 2) * head_dim) + 1;
-  parallel_ranges(team, a.rows * kv_heads, grain, [&](int64_t begin, int64_t end, int) {
-    for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t t = unit / kv_heads, head = unit % kv_heads;
-      const float* row = a.qkv + t * width;
-      const float* rope = a.rope + static_cast<int64_t>(a.positions[t]) * head_dim;
-      for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-        norm_rotate(row + h * head_dim, a.q_norm, rope, head_dim, a.eps,
-                    a.q + t * q_size + h * head_dim);
-      }
-      const int64_t block = a.slots[t] / cache.block_size, offset = a.slots[t] % cache.block_size;
-      const int64_t index = cache.row(block, head, offset);
-      float key[qw::kMaxHeadDim];
-      norm_rotate(row + q_size + head * head_dim, a.k_norm, rope, head_dim, a.eps, key);
-      store_head(key, head_dim, cache.k + index * head_dim, cache.k_scale, index);
-      const float* value = row + q_size + (kv_heads + head) * head_dim;
-      store_head(value, head_dim, cache.v + index * head_dim, cache.v_scale, index);
+  const float* rope = a.rope + static_cast<int64_t>(a.positions[t]) * head_dim;
+  if (h < a.num_heads) {
+    norm_rotate(x, a.q_norm, rope, head_dim, a.eps, a.q + (t * a.num_heads + h) * head_dim);
+    return;
+  }
+  const bool is_key = h < a.num_heads + kv_heads;
+  const int64_t kv_head = h - a.num_heads - (is_key ? 0 : kv_heads);
+  const int64_t slot = a.slots[t];
+  const int64_t index = cache.row(slot / cache.block_size, kv_head, slot % cache.block_size);
+  if (!is_key) {
+    store_head(x, head_dim, cache.v + index * head_dim, cache.v_scale, index);
+    return;
+  }
+  float key[qw::kMaxHeadDim];
+  norm_rotate(x, a.k_norm, rope, head_dim, a.eps, key);
+  store_head(key, head_dim, cache.k + index * head_dim, cache.k_scale, index);
+}
+
+template <class Element>
+void qk_norm_rope_cache(const qw::RopeCacheArgs<Element>& a, qw::Team& team) {
+  const int64_t head_dim = a.cache.head_dim, heads = a.num_heads + 2 * a.cache.kv_heads;
+  const int64_t grain = 4096 / head_dim + 1;
+  parallel_ranges(team, a.rows * heads, grain, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      rope_cache_head(a, i / heads, i % heads, a.qkv + i * head_dim);
     }
   });
 }

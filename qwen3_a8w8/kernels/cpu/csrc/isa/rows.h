@@ -114,12 +114,13 @@ void quantize(const qw::QuantizeArgs& a, qw::Team& team) {
   });
 }
 
+inline VF silu_mul(VF gate, VF up) { return gate / (splat(1.0f) + vexp(-gate)) * up; }
+
 inline void silu_mul_row(const float* gate_up, int64_t width, float* h) {
   for (int64_t i = 0; i < width; i += W) {
     const int count = at_most_w(width - i);
-    const VF g = load_upto(gate_up + i, count);
-    const VF silu = g / (splat(1.0f) + vexp(-g));
-    store_upto(h + i, silu * load_upto(gate_up + width + i, count), count);
+    const VF gate = load_upto(gate_up + i, count);
+    store_upto(h + i, silu_mul(gate, load_upto(gate_up + width + i, count)), count);
   }
 }
 

@@ -19,6 +19,7 @@ const KernelTable QW_TABLE = {
     kLinear,    qk_norm_rope_cache,           attention,   gather_rows,
     kLmHead,    sample,   linear_bf16,        concat,      silu_mul,
     qk_norm_rope_cache,   attention,  // of a bfloat16 cache
+    kLinearSiluMul, kLinearRopeCache<int8_t>, kLinearRopeCache<uint16_t>,
     multiply_in_registers, read_memory};
 
 }  // namespace qw

@@ -91,8 +91,13 @@ inline VF fma(VF a, VF b, VF c) {
 }
 
 // A NaN in `b` stays, a NaN in `a` is dropped.
+#if defined(__AVX512F__)
+inline VF vmax(VF a, VF b) { return (VF)_mm512_max_ps((__m512)a, (__m512)b); }
+inline VF vmin(VF a, VF b) { return (VF)_mm512_min_ps((__m512)a, (__m512)b); }
+#else
 inline VF vmax(VF a, VF b) { return a > b ? a : b; }
 inline VF vmin(VF a, VF b) { return a < b ? a : b; }
+#endif
 
 inline VF vabs(VF x) { return (VF)((VI)x & 0x7fffffff); }
 
@@ -219,10 +224,13 @@ inline uint16_t float_to_bf16(float x) {
 // Source: Cody and Waite 1980, chapter 6 (argument reduction); Taylor coefficients suffice on
 // |r| <= ln(2) / 2 at degree 7.
 inline VF vexp(VF x) {
-  x = x < splat(-104.0f) ? splat(-104.0f) : x;
-  x = x > splat(89.0f) ? splat(89.0f) : x;
+  x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
+#if defined(__AVX512F__)
+  const VF nf = (VF)_mm512_roundscale_ps((__m512)(x * splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
+#else
   const VI n = to_int(x * splat(1.44269504f));
   const VF nf = to_float(n);
+#endif
   VF r = fma(nf, splat(-0.693359375f), x);
   r = fma(nf, splat(2.12194440e-4f), r);
   VF p = splat(1.0f / 5040);
@@ -232,10 +240,14 @@ inline VF vexp(VF x) {
   p = fma(p, r, splat(1.0f / 6));
   p = fma(p, r, splat(0.5f));
   p = fma(p, r * r, r) + splat(1.0f);
+#if defined(__AVX512F__)
+  return (VF)_mm512_scalef_ps((__m512)p, (__m512)nf);
+#else
   // 2^n in two factors, so that neither leaves the range of normal numbers.
   const VI half = n >> 1;
   p = p * (VF)((half + 127) << 23);
   return p * (VF)((n - half + 127) << 23);
+#endif
 }
 
 // Calls fn(i) for every index below count; the team's threads take indices as they come.
