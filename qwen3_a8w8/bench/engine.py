@@ -7,7 +7,8 @@ and nothing was prefilled give the time per token. The first such step isn't cou
 Floor of a decode step: the linears' weights and scales read once, or their multiply-adds
 at the int8 peak if that takes longer; plus lm_head and the batch's keys and values read
 once. Floor of a prefill: the same over the prompt, the multiply-adds counted for every
-token, the keys and values left out. Limits and ratios as in `kernels.py`.
+token, the keys and values left out. Limits and ratios as in `kernels.py`. Weights that are
+mapped from a file are read by a plain loop, too, and the step has a second floor at that rate.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qwen3_a8w8.bench.machine import Machine
 from qwen3_a8w8.checkpoint.names import linear_weights
@@ -121,7 +125,12 @@ class RecordingRunner:
 
 
 def bench_engine(
-    runner: Runner, config: EngineConfig, model: ModelConfig, machine: Machine, workload: Workload
+    runner: Runner,
+    config: EngineConfig,
+    model: ModelConfig,
+    machine: Machine,
+    workload: Workload,
+    mapped: NDArray[np.uint8] | None = None,
 ) -> dict[str, Any]:
     """Runs a workload; closes the runner.
 
@@ -131,6 +140,7 @@ def bench_engine(
         model: the checkpoint's architecture.
         machine: the limits, measured anew before and after.
         workload: what to run.
+        mapped: the weights, if they are mapped from a file.
 
     Returns:
         The result's fields; times in seconds.
@@ -153,6 +163,7 @@ def bench_engine(
         )
         resident = resident_bytes()
         machine.measure()
+        weights_gbps = None if mapped is None else machine.read_gbps_of(mapped)
     finally:
         engine.close()
     steps = [
@@ -167,7 +178,7 @@ def bench_engine(
         "context_tokens": workload.context_tokens,
         "new_tokens": workload.new_tokens,
         **_prefill_figures(model, config, machine, workload, ttft_s, prefill_s),
-        **_decode_figures(model, config, machine, workload, steps),
+        **_decode_figures(model, config, machine, workload, steps, weights_gbps),
         "weight_bytes": _weight_bytes(model, config),
         "kv_cache_bytes": runner.capabilities.num_kv_blocks
         * kv_block_bytes(model, config.block_size, is_bf16=config.has_bf16_kv_cache),
@@ -269,6 +280,7 @@ def _decode_figures(
     machine: Machine,
     workload: Workload,
     steps: list[_Step],
+    weights_gbps: float | None,
 ) -> dict[str, float]:
     pairs = list(itertools.pairwise(steps))
     # From one step's end to the next one's: what a client waits for a token.
@@ -283,6 +295,14 @@ def _decode_figures(
     linear_bytes, lm_head_bytes = _linear_bytes(model), _lm_head_bytes(model, config)
     macs = workload.batch_size * _linear_macs(model)
     floor = machine.floor_s(linear_bytes, macs) + machine.floor_s(lm_head_bytes + kv_bytes, 0)
+    at_weights: dict[str, float] = {}
+    if weights_gbps is not None:
+        weights_floor = machine.floor_s(linear_bytes, macs, weights_gbps)
+        weights_floor += machine.floor_s(lm_head_bytes + kv_bytes, 0, weights_gbps)
+        at_weights = {
+            "weights_read_gbps": weights_gbps,
+            "weights_roofline_ratio": weights_floor / best_s,
+        }
     median_floor = machine.median_floor_s(linear_bytes, macs)
     median_floor += machine.median_floor_s(lm_head_bytes + kv_bytes, 0)
     return {
@@ -296,4 +316,5 @@ def _decode_figures(
         "floor_s": floor,
         "roofline_ratio": floor / best_s,
         "median_roofline_ratio": median_floor / tpot_s,
+        **at_weights,
     }

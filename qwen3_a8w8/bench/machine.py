@@ -6,8 +6,12 @@ and neighbours change from one to the next.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
 
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 
@@ -70,14 +74,29 @@ class Machine:
         """Like `int8_tmacs`, of a usual moment of the run."""
         return median(products for _, products in self._typical)
 
-    def floor_s(self, num_bytes: float, num_macs: float) -> float:
+    def read_gbps_of(self, memory: NDArray[np.uint8]) -> float:
+        """1e9 bytes per second that all threads read of this memory with a plain loop.
+
+        Memory of many GiB may be slower than the buffer of `read_gbps`: it lies in other pages
+        and less of it in a shared cache.
+
+        Args:
+            memory: [bytes] uint8.
+        """
+        begin = time.perf_counter()
+        self._backend.checksum(memory.ctypes.data, memory.nbytes)
+        return memory.nbytes / (time.perf_counter() - begin) / 1e9
+
+    def floor_s(self, num_bytes: float, num_macs: float, read_gbps: float | None = None) -> float:
         """Seconds that reading or multiplying takes at best, whichever takes longer.
 
         Args:
             num_bytes: bytes read from memory.
             num_macs: int8 multiply-adds.
+            read_gbps: 1e9 bytes per second; None: `read_gbps` of the machine.
         """
-        return max(num_bytes / (self.read_gbps * 1e9), num_macs / (self.int8_tmacs * 1e12))
+        rate = self.read_gbps if read_gbps is None else read_gbps
+        return max(num_bytes / (rate * 1e9), num_macs / (self.int8_tmacs * 1e12))
 
     def median_floor_s(self, num_bytes: float, num_macs: float) -> float:
         """Like `floor_s`, at a usual moment of the run."""

@@ -127,7 +127,9 @@ def engine(
             backend = CpuBackend(num_threads=num_threads)
             runner = ModelRunner(checkpoint, config, backend, PackedCache.from_setting(AUTO))
             status.update(f"measuring {', '.join(flags) or 'the default'}")
-            result = bench.bench_engine(runner, config, checkpoint.config, machine, workload)
+            result = bench.bench_engine(
+                runner, config, checkpoint.config, machine, workload, runner.device.mapped
+            )
             results.append({"flags": list(flags), **result})
         source = provenance(probe, model=model, fingerprint=checkpoint.fingerprint)
         title = f"engine, {model}, {probe.isa}, {probe.num_threads} threads"

@@ -92,9 +92,9 @@ class DeviceModel:
             raise
 
     @property
-    def mapped_bytes(self) -> int:
-        """Bytes of weights that lie in the page cache, which counts as free memory."""
-        return self._loaded.mapped_bytes
+    def mapped(self) -> NDArray[np.uint8] | None:
+        """Weights that lie in the page cache, which counts as free memory; None: in none."""
+        return self._loaded.mapped
 
     @property
     def layered(self) -> LayeredPrefill | None:

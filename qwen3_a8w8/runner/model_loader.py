@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.experimental import FLAGS
@@ -29,14 +32,14 @@ class LoadedModel:
         decode_id: of `qwen3.decode`.
         sample_id: of `qwen3.sample`.
         layered: prefill in groups of layers, where the configuration asks for it.
-        mapped_bytes: weights that lie in the page cache; see `packed_cache.LoadedWeights`.
+        mapped: weights that lie in the page cache; see `packed_cache.LoadedWeights`.
     """
 
     prefill_id: int
     decode_id: int
     sample_id: int
     layered: LayeredPrefill | None
-    mapped_bytes: int
+    mapped: NDArray[np.uint8] | None
 
 
 def load_model(
@@ -91,4 +94,4 @@ def load_model(
     prefill_id, decode_id, sample_id = map(worker.register, registered)
     if layered is not None:
         layered.register(worker, config.prefill_chunk_tokens)
-    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.mapped_bytes)
+    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.mapped)

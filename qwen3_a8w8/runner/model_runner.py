@@ -163,7 +163,8 @@ class ModelRunner:
         warm = warm_up(self.device)
         self.device.clock.end_step()
         # The kernel calls mapped weights free, as it could read them again from the file.
-        taken = self.device.mapped_bytes + warm.arena_growth_bytes
+        mapped = self.device.mapped
+        taken = (0 if mapped is None else mapped.nbytes) + warm.arena_growth_bytes
         free_bytes = max(0, free_host_memory_bytes() - taken)
         blocks = num_kv_blocks(self.config, self.model, self._max_model_len, free_bytes)
         check_sequence_fits(self.config, self._max_model_len, blocks)

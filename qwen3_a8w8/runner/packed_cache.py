@@ -22,6 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.kernels.backend import Backend, MappableBackend
@@ -82,12 +85,12 @@ class LoadedWeights:
 
     Attributes:
         constants: by name, as the backend's `bind` takes them.
-        mapped_bytes: bytes that lie in the page cache; they count as free memory for the
-            kernel, but must stay where they are.
+        mapped: the file as it lies in the page cache, [bytes] uint8, if there is one. It counts
+            as free memory for the kernel, but must stay where it is.
     """
 
     constants: dict[str, Any]
-    mapped_bytes: int = 0
+    mapped: NDArray[np.uint8] | None = None
 
 
 def load_packed(
@@ -195,7 +198,7 @@ def _map(
             path,
             100 * share,
         )
-    return LoadedWeights(constants, file.nbytes)
+    return LoadedWeights(constants, file.memory)
 
 
 def _check(
