@@ -105,6 +105,11 @@ class EngineSettings(StrictSettings):
         "by the replicas of a node; auto: $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; null: "
         "none",
     )
+    use_mmap: bool = Field(
+        default=True,
+        description="map packed weights, one copy for all replicas of a node; false: each replica "
+        "reads a copy of its own, in huge pages where files can't be kept in such",
+    )
     enable: tuple[str, ...] = Field(default=(), description="experimental flags to switch on")
 
     def to_config(self) -> EngineConfig:

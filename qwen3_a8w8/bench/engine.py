@@ -7,8 +7,8 @@ and nothing was prefilled give the time per token. The first such step isn't cou
 Floor of a decode step: the linears' weights and scales read once, or their multiply-adds
 at the int8 peak if that takes longer; plus lm_head and the batch's keys and values read
 once. Floor of a prefill: the same over the prompt, the multiply-adds counted for every
-token, the keys and values left out. Limits and ratios as in `kernels.py`. Weights that are
-mapped from a file are read by a plain loop, too, and the step has a second floor at that rate.
+token, the keys and values left out. Limits and ratios as in `kernels.py`. Weights from a
+packed file are read by a plain loop, too, and the step has a second floor at that rate.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def bench_engine(
     model: ModelConfig,
     machine: Machine,
     workload: Workload,
-    mapped: NDArray[np.uint8] | None = None,
+    weights: NDArray[np.uint8] | None = None,
 ) -> dict[str, Any]:
     """Runs a workload; closes the runner.
 
@@ -140,7 +140,7 @@ def bench_engine(
         model: the checkpoint's architecture.
         machine: the limits, measured anew before and after.
         workload: what to run.
-        mapped: the weights, if they are mapped from a file.
+        weights: a packed file in memory, if that is where they come from.
 
     Returns:
         The result's fields; times in seconds.
@@ -163,7 +163,7 @@ def bench_engine(
         )
         resident = resident_bytes()
         machine.measure()
-        weights_gbps = None if mapped is None else machine.read_gbps_of(mapped)
+        weights_gbps = None if weights is None else machine.read_gbps_of(weights)
     finally:
         engine.close()
     steps = [

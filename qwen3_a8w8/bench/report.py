@@ -29,8 +29,8 @@ KERNEL_COLUMNS = {
     "floor /\nbest": "{roofline_ratio:.2f}",
     "of\nmedians": "{median_roofline_ratio:.2f}",
 }
-MAPPED_ROW = "plain read of weights"
-"""Only of weights that are mapped from a file."""
+PACKED_ROW = "plain read of weights"
+"""Only of weights that come from a packed file."""
 ENGINE_ROWS = {
     "batch, prompt, context": "{m}, {prompt_tokens}, {context_tokens} tokens",
     "time to first token": "{ttft_ms:.2f} ms",
@@ -43,7 +43,7 @@ ENGINE_ROWS = {
     "bytes per step": "{gb_per_step:.3f} GB",
     "floor": "{floor_ms:.2f} ms",
     "floor / best": "{roofline_ratio:.2f} (of medians {median_roofline_ratio:.2f})",
-    MAPPED_ROW: "{weights_read_gbps:.1f} GB/s (its floor / best {weights_roofline_ratio:.2f})",
+    PACKED_ROW: "{weights_read_gbps:.1f} GB/s (its floor / best {weights_roofline_ratio:.2f})",
     "resident": "{resident_gib:.2f} GiB (weights {weight_gib:.2f}, KV {kv_cache_gib:.2f})",
     "of it in huge pages": "{huge_page_gib:.2f} GiB",
 }
@@ -75,7 +75,7 @@ def print_engine(title: str, machine: Mapping[str, float], result: Result) -> No
     table = _table(title, machine, "what", "measured")
     fields = _in_small_units(result)
     for label, form in ENGINE_ROWS.items():
-        if label == MAPPED_ROW and "weights_read_gbps" not in result:
+        if label == PACKED_ROW and "weights_read_gbps" not in result:
             continue
         table.add_row(label, form.format_map(fields))
     Console().print(table)

@@ -85,6 +85,7 @@ def engine(
         typer.Option(help="Tokens of each sequence before it decodes; default: --prompt-tokens."),
     ] = None,
     enable: options.Enable = None,
+    use_mmap: options.UseMmap = True,
     is_matrix: Annotated[
         bool, typer.Option("--matrix", help="Measure the default and each experimental flag alone.")
     ] = False,
@@ -125,10 +126,11 @@ def engine(
                 EngineConfig(device="cpu", num_threads=num_threads, enable=flags)
             )
             backend = CpuBackend(num_threads=num_threads)
-            runner = ModelRunner(checkpoint, config, backend, PackedCache.from_setting(AUTO))
+            packed_cache = PackedCache.from_setting(AUTO, use_mmap=use_mmap)
+            runner = ModelRunner(checkpoint, config, backend, packed_cache)
             status.update(f"measuring {', '.join(flags) or 'the default'}")
             result = bench.bench_engine(
-                runner, config, checkpoint.config, machine, workload, runner.device.mapped
+                runner, config, checkpoint.config, machine, workload, runner.device.packed_memory
             )
             results.append({"flags": list(flags), **result})
         source = provenance(probe, model=model, fingerprint=checkpoint.fingerprint)

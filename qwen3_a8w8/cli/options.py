@@ -32,6 +32,12 @@ NumKvBlocks = Annotated[
 Enable = Annotated[
     list[str] | None, typer.Option(help="Experimental flag to switch on; repeatable.")
 ]
+UseMmap = Annotated[
+    bool,
+    typer.Option(
+        "--mmap/--no-mmap", help="Map packed weights, or read them into this process's own memory."
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,7 @@ class EngineOptions:
             "$QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; none: nowhere."
         ),
     ] = "auto"
+    use_mmap: UseMmap = True
     enable: Enable = None
 
     def settings(self) -> dict[str, Any]:

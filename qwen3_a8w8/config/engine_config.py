@@ -47,6 +47,9 @@ class EngineConfig:
         packed_cache_dir: where packed weights are kept between runs: a directory; "auto" for
             $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None for nowhere, which packs them
             anew each time.
+        use_mmap: map packed weights, so that the processes of a host share one copy and a start
+            takes seconds. False: every process reads a copy into its own memory, which the
+            kernel can keep in huge pages where it can't do so for files.
         enable: names of experimental flags to switch on.
     """
 
@@ -68,6 +71,7 @@ class EngineConfig:
     lookahead: int = 1
     num_threads: int | None = None
     packed_cache_dir: str | None = "auto"
+    use_mmap: bool = True
     enable: tuple[str, ...] = field(default=())
 
     @property
@@ -181,6 +185,7 @@ class EngineConfig:
             "packed_cache_dir",
             'a directory, "auto", or None',
         )
+        check(isinstance(self.use_mmap, bool), "use_mmap", "true or false")
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),
             "num_threads",

@@ -1,4 +1,4 @@
-"""The file format of packed constants: written once, mapped read-only ever after.
+"""The file format of packed constants: written once, mapped or read ever after.
 
     [preamble 4 KiB] [constants, each page-aligned] [table, JSON]
 
@@ -21,6 +21,7 @@ import os
 import re
 import struct
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,7 @@ _DIGEST_BYTES = 32
 _PAGE_BYTES = 4096
 _HUGE_PAGE_BYTES = 2 << 20
 _WRITE_BYTES = 64 << 20
+_READ_BYTES = 64 << 20  # of one thread at once
 _MAPPINGS = Path("/proc/self/smaps")
 
 
@@ -146,17 +148,22 @@ class PackedFileWriter(SelfClosing):
 
 
 class PackedFile:
-    """A whole file, mapped read-only; processes that map it share its pages.
+    """A whole file, mapped read-only; processes that map it share its pages. Or a copy of it.
 
     Attributes:
         identity: what the constants were made from.
         entries: the constants by name.
         nbytes: size of the file.
-        memory: the mapping, [nbytes] uint8. Whoever holds it keeps the file mapped.
+        memory: the mapping or the copy, [nbytes] uint8, read-only. Whoever holds it keeps it.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Maps a file and checks preamble and table, not the constants.
+    def __init__(self, path: Path, *, use_mmap: bool = True) -> None:
+        """Maps or reads a file and checks preamble and table, not the constants.
+
+        Args:
+            path: of the file.
+            use_mmap: map it; otherwise read it into memory of this process, in huge pages where
+                the kernel has them.
 
         Raises:
             PackedFileError: it isn't a whole packed file; the message says what is wrong.
@@ -168,15 +175,12 @@ class PackedFile:
             table = os.pread(file.fileno(), length, offset)
             if hashlib.sha256(table).digest() != digest:
                 raise PackedFileError("its table is damaged")
-            mapping = mmap.mmap(file.fileno(), self.nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+            memory = (_map if use_mmap else _read)(file.fileno(), self.nbytes)
         parsed = json.loads(table)
         self.identity: dict[str, str] = parsed["identity"]
         self.entries = {name: Entry(*entry) for name, entry in parsed["constants"].items()}
-        for advice in ("MADV_HUGEPAGE", "MADV_WILLNEED"):
-            # Both are wishes: a kernel or file system may know neither.
-            with contextlib.suppress(AttributeError, OSError):
-                mapping.madvise(getattr(mmap, advice))
-        self.memory = np.frombuffer(mapping, np.uint8)
+        self.memory = np.frombuffer(memory, np.uint8)
+        self.memory.flags.writeable = False
 
     def address(self, name: str) -> int:
         """Where a constant lies in memory while `memory` is held."""
@@ -193,6 +197,39 @@ class PackedFile:
             found = re.search(entry, _MAPPINGS.read_text(), re.DOTALL | re.MULTILINE)
             return int(found[1]) << 10 if found else 0
         return 0
+
+
+def _map(fd: int, nbytes: int) -> mmap.mmap:
+    memory = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    _advise(memory, "MADV_HUGEPAGE")
+    _advise(memory, "MADV_WILLNEED")
+    return memory
+
+
+def _read(fd: int, nbytes: int) -> mmap.mmap:
+    memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    _advise(memory, "MADV_HUGEPAGE")
+    view = memoryview(memory)
+
+    def read_piece(begin: int) -> None:
+        end = min(begin + _READ_BYTES, nbytes)
+        while begin < end:
+            count = os.preadv(fd, [view[begin:end]], begin)
+            if count == 0:
+                raise PackedFileError(f"it ends at byte {begin} of {nbytes}; it was cut meanwhile")
+            begin += count
+
+    # The first touch of a page costs more than the copy, so threads pay off.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        for _ in threads.map(read_piece, range(0, nbytes, _READ_BYTES)):
+            pass
+    return memory
+
+
+def _advise(memory: mmap.mmap, advice: str) -> None:
+    # A wish: the kernel or the file system may not know it.
+    with contextlib.suppress(AttributeError, OSError):
+        memory.madvise(getattr(mmap, advice))
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:

@@ -92,9 +92,14 @@ class DeviceModel:
             raise
 
     @property
-    def mapped(self) -> NDArray[np.uint8] | None:
-        """Weights that lie in the page cache, which counts as free memory; None: in none."""
-        return self._loaded.mapped
+    def packed_memory(self) -> NDArray[np.uint8] | None:
+        """The packed file that the weights come from, in memory; None: they come from none."""
+        return self._loaded.packed_memory
+
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes of weights that lie in the page cache, which counts as free memory."""
+        return self._loaded.mapped_bytes
 
     @property
     def layered(self) -> LayeredPrefill | None:

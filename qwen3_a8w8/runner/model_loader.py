@@ -32,14 +32,16 @@ class LoadedModel:
         decode_id: of `qwen3.decode`.
         sample_id: of `qwen3.sample`.
         layered: prefill in groups of layers, where the configuration asks for it.
-        mapped: weights that lie in the page cache; see `packed_cache.LoadedWeights`.
+        packed_memory: the packed file that the weights come from, see `LoadedWeights.memory`.
+        mapped_bytes: of it that lie in the page cache, which counts as free memory.
     """
 
     prefill_id: int
     decode_id: int
     sample_id: int
     layered: LayeredPrefill | None
-    mapped: NDArray[np.uint8] | None
+    packed_memory: NDArray[np.uint8] | None
+    mapped_bytes: int
 
 
 def load_model(
@@ -94,4 +96,5 @@ def load_model(
     prefill_id, decode_id, sample_id = map(worker.register, registered)
     if layered is not None:
         layered.register(worker, config.prefill_chunk_tokens)
-    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.mapped)
+    mapped_bytes = weights.memory.nbytes if weights.is_mapped and weights.memory is not None else 0
+    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.memory, mapped_bytes)

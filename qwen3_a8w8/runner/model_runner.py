@@ -105,7 +105,9 @@ class ModelRunner:
             backend = select_backend(config.device, config.num_threads)
             if SKIP_SELF_CHECK not in config.enable:
                 self_check(backend, config.active_flags)
-            packed_cache = PackedCache.from_setting(config.packed_cache_dir)
+            packed_cache = PackedCache.from_setting(
+                config.packed_cache_dir, use_mmap=config.use_mmap
+            )
             return cls(checkpoint, config, backend, packed_cache)
 
     @property
@@ -163,8 +165,7 @@ class ModelRunner:
         warm = warm_up(self.device)
         self.device.clock.end_step()
         # The kernel calls mapped weights free, as it could read them again from the file.
-        mapped = self.device.mapped
-        taken = (0 if mapped is None else mapped.nbytes) + warm.arena_growth_bytes
+        taken = self.device.mapped_bytes + warm.arena_growth_bytes
         free_bytes = max(0, free_host_memory_bytes() - taken)
         blocks = num_kv_blocks(self.config, self.model, self._max_model_len, free_bytes)
         check_sequence_fits(self.config, self._max_model_len, blocks)

@@ -1,4 +1,4 @@
-"""Packs a checkpoint once and maps the result afterwards.
+"""Packs a checkpoint once and maps or reads the result afterwards.
 
 A large model loads in seconds instead of minutes that way, and the replicas of one
 host share the memory of its weights. Owns where packed files are kept and when
@@ -57,40 +57,47 @@ class PackedCache:
         is_required: whether a directory that can't be written is an error, because somebody
             has chosen it, or only a warning.
         min_bytes: smaller weights are packed anew each time.
+        use_mmap: packed files are mapped; otherwise every process reads a copy of its own.
     """
 
     directory: Path
     is_required: bool = False
     min_bytes: int = MIN_BYTES
+    use_mmap: bool = True
 
     @classmethod
-    def from_setting(cls, setting: str | Path | None) -> PackedCache | None:
+    def from_setting(
+        cls, setting: str | Path | None, *, use_mmap: bool = True
+    ) -> PackedCache | None:
         """The cache that a setting means.
 
         Args:
             setting: a directory; "auto" for `$QWEN3_A8W8_CACHE` or
                 `~/.cache/qwen3-a8w8/packed`; None for no cache.
+            use_mmap: whether packed files are mapped.
         """
         if setting is None:
             return None
         if setting != AUTO:
-            return cls(Path(setting).expanduser(), is_required=True)
+            return cls(Path(setting).expanduser(), is_required=True, use_mmap=use_mmap)
         chosen = os.environ.get(CACHE_VARIABLE)
-        return cls(Path(chosen or "~/.cache/qwen3-a8w8/packed").expanduser())
+        return cls(Path(chosen or "~/.cache/qwen3-a8w8/packed").expanduser(), use_mmap=use_mmap)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """Packed constants, and how much of them is mapped from a file.
+    """Packed constants, and the memory of the file that they come from.
 
     Attributes:
         constants: by name, as the backend's `bind` takes them.
-        mapped: the file as it lies in the page cache, [bytes] uint8, if there is one. It counts
-            as free memory for the kernel, but must stay where it is.
+        memory: the packed file in memory, [bytes] uint8, if there is one.
+        is_mapped: it lies in the page cache, which counts as free memory for the kernel, but must
+            stay where it is.
     """
 
     constants: dict[str, Any]
-    mapped: NDArray[np.uint8] | None = None
+    memory: NDArray[np.uint8] | None = None
+    is_mapped: bool = False
 
 
 def load_packed(
@@ -151,28 +158,32 @@ def _load_through(
         cache.directory
         / f"{name}-{place}-{backend.packed_layout}-{identity['constants'][:6]}.packed"
     )
-    weights = _map(path, identity, refs, backend)
+    weights = _open(path, identity, refs, backend, cache.use_mmap)
     if weights is not None:
         return weights
     cache.directory.mkdir(parents=True, exist_ok=True)
     with _locked(path):
         # Another process may have made it while this one waited.
-        weights = _map(path, identity, refs, backend)
+        weights = _open(path, identity, refs, backend, cache.use_mmap)
         if weights is None:
             _write(path, identity, checkpoint, refs, backend, num_bytes)
-            weights = _map(path, identity, refs, backend)
+            weights = _open(path, identity, refs, backend, cache.use_mmap)
     if weights is None:
         raise OSError(f"{path} was written and is damaged; the disk or the memory is failing")
     return weights
 
 
-def _map(
-    path: Path, identity: Mapping[str, str], refs: Mapping[str, Ref], backend: MappableBackend
+def _open(
+    path: Path,
+    identity: Mapping[str, str],
+    refs: Mapping[str, Ref],
+    backend: MappableBackend,
+    use_mmap: bool,
 ) -> LoadedWeights | None:
     """The weights in a file, or None (and why in the log) if it can't be used."""
     begin = time.perf_counter()
     try:
-        file = PackedFile(path)
+        file = PackedFile(path, use_mmap=use_mmap)
         _check(file, identity, refs, backend)
     except FileNotFoundError:
         return None
@@ -183,6 +194,9 @@ def _map(
         name: backend.from_memory(ref, file.address(name), file.entries[name].nbytes, file.memory)
         for name, ref in refs.items()
     }
+    if not use_mmap:
+        logger.info("%s: read and checked in %.1f s", path, time.perf_counter() - begin)
+        return LoadedWeights(constants, file.memory)
     share = file.huge_page_bytes() / file.nbytes
     logger.info(
         "%s: mapped and checked in %.1f s, %.0f %% of it in huge pages",
@@ -193,12 +207,13 @@ def _map(
     if 0 < share < MIN_HUGE_SHARE:
         logger.warning(
             "%s: only %.0f %% of it lies in huge pages, since memory was in pieces when it was "
-            "read; large models decode slower by up to half then. Before the next start, as root: "
+            "read; large models decode slower by up to half then. Set use_mmap to false, which "
+            "takes memory of this process, or before the next start, as root: "
             "echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory",
             path,
             100 * share,
         )
-    return LoadedWeights(constants, file.memory)
+    return LoadedWeights(constants, file.memory, is_mapped=True)
 
 
 def _check(

@@ -78,6 +78,20 @@ def test_packing_and_mapping_give_the_same_bits_as_no_cache(
     assert path.stat().st_mtime_ns == written.st_mtime_ns
 
 
+def test_file_that_is_read_gives_the_same_bits_and_is_no_free_memory(
+    models, plain_logits, packed, tmp_path, caplog
+):
+    cache = replace(cache_at(tmp_path), use_mmap=False)
+    with caplog.at_level(logging.INFO):
+        assert torch.equal(logits_with(models[True], cache), plain_logits[True])
+    assert f"{packed}: read and checked in" in caplog.text
+    with open_checkpoint(models[True]) as checkpoint:
+        runner = ModelRunner(checkpoint, CONFIG, CpuBackend(num_threads=2), cache)
+    assert runner.device.packed_memory.nbytes == packed.stat().st_size
+    assert runner.device.mapped_bytes == 0
+    runner.close()
+
+
 def test_tied_lm_head_is_stored_once(packed):
     entries = packed_file.PackedFile(packed).entries
     assert entries["lm_head"] == entries["embed_tokens"]

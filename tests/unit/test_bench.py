@@ -191,18 +191,18 @@ def test_engine_result_has_exact_counts_and_consistent_times(tiny, machine, batc
     assert math.isclose(result["prefill_tokens_per_s"], 20 / result["prefill_s"])
     assert math.isclose(result["roofline_ratio"], result["floor_s"] / result["best_tpot_s"])
     assert 0 < result["resident_bytes"] <= result["peak_resident_bytes"]
-    assert "weights_read_gbps" not in result  # nothing is mapped
+    assert "weights_read_gbps" not in result  # there is no packed file
 
 
-def test_engine_result_of_mapped_weights_has_floor_at_their_rate(tiny, machine, tmp_path, capsys):
+def test_engine_result_of_packed_weights_has_floor_at_their_rate(tiny, machine, tmp_path, capsys):
     workload = bench_engine.Workload(1, prompt_tokens=4, new_tokens=4, context_tokens=4)
     config = workload.engine_config(EngineConfig())
     cache = PackedCache(tmp_path, is_required=True, min_bytes=0)
     with open_checkpoint(tiny) as checkpoint:
         runner = ModelRunner(checkpoint, config, CpuBackend(num_threads=2), cache)
-    mapped = runner.device.mapped
-    assert mapped.nbytes == next(tmp_path.glob("*.packed")).stat().st_size
-    result = bench_engine.bench_engine(runner, config, TINY, machine, workload, mapped)
+    packed = runner.device.packed_memory
+    assert packed.nbytes == next(tmp_path.glob("*.packed")).stat().st_size
+    result = bench_engine.bench_engine(runner, config, TINY, machine, workload, packed)
     # Bound by products nowhere, so the floors' ratio is that of the rates.
     assert math.isclose(
         result["weights_roofline_ratio"] * result["weights_read_gbps"],

@@ -48,6 +48,7 @@ def test_groups_without_options_are_the_defaults():
 def test_options_reach_engine_and_sampling():
     model, engine, answer = run(
         *("-m", "x", "--device", "cpu", "--num-kv-blocks", "9", "--packed-cache-dir", "none"),
+        "--no-mmap",
         *("--enable", "a", "--enable", "b", "--temperature", "0", "--seed", "3", "--thinking"),
     )
     assert model == "x"
@@ -57,6 +58,7 @@ def test_options_reach_engine_and_sampling():
         "max_model_len": None,
         "num_kv_blocks": 9,
         "packed_cache_dir": None,
+        "use_mmap": False,
         "enable": ("a", "b"),
     }
     assert answer.thinking

@@ -29,9 +29,11 @@ def written(tmp_path):
     return path, tensors
 
 
-def test_constants_of_any_size_come_back_page_aligned(written):
+@pytest.mark.parametrize("use_mmap", [True, False])
+def test_constants_of_any_size_come_back_page_aligned(written, use_mmap, monkeypatch):
+    monkeypatch.setattr(packed_file, "_READ_BYTES", 300_000)  # several pieces, the last one shorter
     path, tensors = written
-    file = PackedFile(path)
+    file = PackedFile(path, use_mmap=use_mmap)
     assert file.identity == {"made": "from this"}
     assert file.nbytes == path.stat().st_size < sum(SIZES) + 4096 * (len(SIZES) + 3)
     for i, (name, tensor) in enumerate(tensors.items()):
@@ -43,6 +45,17 @@ def test_constants_of_any_size_come_back_page_aligned(written):
         assert file.address(name) == file.memory.ctypes.data + entry.offset
     assert file.entries["again"] == file.entries["c5"]
     assert not file.memory.flags.writeable
+
+
+def test_file_cut_while_it_is_read_is_refused(written, monkeypatch):
+    path, _ = written
+    nbytes = path.stat().st_size
+    monkeypatch.setattr(
+        packed_file.os, "preadv", lambda fd, buffers, begin: 0 if begin else len(buffers[0])
+    )
+    monkeypatch.setattr(packed_file, "_READ_BYTES", 1 << 20)
+    with pytest.raises(PackedFileError, match=rf"ends at byte 1048576 of {nbytes}"):
+        PackedFile(path, use_mmap=False)
 
 
 def test_file_that_was_never_finished_is_refused(tmp_path):
