@@ -1,4 +1,8 @@
-"""This project's engine, in its own process, without Ray, with its defaults."""
+"""This project's engine, in its own process, without Ray.
+
+With its defaults, apart from weights in the process's own memory: that is where all peers have
+theirs, and a page cache that is slower than that would be measured instead.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +38,9 @@ class Ours:
             new_tokens=workload.max_tokens_per_sequence - workload.context_tokens,
             context_tokens=workload.context_tokens,
         )
-        config = sizes.engine_config(EngineConfig(num_threads=threads, enable=enable))
+        config = sizes.engine_config(
+            EngineConfig(num_threads=threads, enable=enable, use_mmap=False)
+        )
         runner = ModelRunner.load(str(checkpoint / "w8a8"), config)
         self._engine = Engine(runner, config)
 
