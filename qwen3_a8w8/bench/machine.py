@@ -76,7 +76,7 @@ class Machine:
         return median(products for _, products in self._typical)
 
     def read_gbps_of(self, memory: NDArray[np.uint8]) -> float:
-        """1e9 bytes per second that all threads read of this memory with a plain loop; best of a few.
+        """1e9 bytes per second that a plain loop of all threads reads of this memory, at best.
 
         Memory of many GiB may be slower than the buffer of `read_gbps`: it lies in other pages
         and less of it in a shared cache.
