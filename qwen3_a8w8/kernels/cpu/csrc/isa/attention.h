@@ -37,8 +37,7 @@ struct AttentionScratch {
 
   static int64_t floats(int64_t rows, int64_t padded_dim) {
     return rows * (kContextChunk + padded_dim) + kTilePositions * padded_dim +
-           2 * qw::round_up(rows, 16) +
-           (tile_part(padded_dim) + query_part(rows, padded_dim)) / static_cast<int64_t>(sizeof(float));
+           2 * qw::round_up(rows, 16) + (tile_part(padded_dim) + query_part(rows, padded_dim)) / 4;
   }
 #if defined(__AMX_BF16__)
   static int64_t tile_part(int64_t padded_dim) { return tile_bytes<Element>(padded_dim); }

@@ -1,55 +1,13 @@
-// Operands of attention over an int8 cache: products of bytes, whose int32 sums are exact, so that
-// no order matters to them.
-//
-// Queries and weights become whole numbers of 24 bits, relative to the largest one of their row, and
-// each number three bytes: signed ones of a query, unsigned ones of a weight. K is an operand as it
-// lies in the cache; of V, four neighbouring positions are brought side by side.
+// Operands of attention over an int8 cache: queries and weights as three bytes each (byte_parts.h),
+// signed ones of a query, unsigned ones of a weight. K is an operand as it lies in the cache; of V,
+// four neighbouring positions are brought side by side. Sums of products are exact, so no order
+// matters to them.
 #pragma once
 
 #include "attention_tiles.h"
+#include "byte_parts.h"
 
 namespace {
-
-// The largest numbers of three bytes, with room for rounding: signed bytes and unsigned ones.
-constexpr float kMostSigned = 0x7f7f70, kMostUnsigned = 0xfffff0;
-constexpr float kLeastLargest = 1e-30f;    // rows of smaller numbers are rows of zeros
-
-// The three lower bytes of 64 numbers, the highest first: 128-bit lane L of x[j] becomes dword
-// 4 L + j.
-inline void take_bytes(const __m512i (&x)[4], __m512i (&parts)[kParts]) {
-  const __m512i order = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  __m512i t[4];
-  for (int j = 0; j < 4; ++j) t[j] = _mm512_shuffle_epi8(x[j], order);
-  const __m512i low01 = _mm512_unpacklo_epi32(t[0], t[1]);
-  const __m512i low23 = _mm512_unpacklo_epi32(t[2], t[3]);
-  const __m512i high01 = _mm512_unpackhi_epi32(t[0], t[1]);
-  const __m512i high23 = _mm512_unpackhi_epi32(t[2], t[3]);
-  parts[0] = _mm512_unpacklo_epi64(high01, high23);
-  parts[1] = _mm512_unpackhi_epi64(low01, low23);
-  parts[2] = _mm512_unpacklo_epi64(low01, low23);
-}
-
-// Numbers from the sums of their parts' products, which are below 2^24.
-inline VF join_parts(__m512i high, __m512i middle, __m512i low) {
-  const VF lower = fma(to_float((VI)middle), splat(256.0f), to_float((VI)low));
-  return fma(to_float((VI)high), splat(65536.0f), lower);
-}
-
-// The largest size of some numbers, found among their bits, where a NaN is above all numbers.
-struct LargestSize {
-  __m512i bits = _mm512_castps_si512(_mm512_set1_ps(kLeastLargest));
-
-  void add(VF x, __mmask16 lanes = 0xffff) {
-    bits = _mm512_mask_max_epu32(bits, lanes, bits, (__m512i)vabs(x));
-  }
-  float get() const {
-    const auto most = static_cast<int32_t>(_mm512_reduce_max_epu32(bits));
-    float size;
-    memcpy(&size, &most, sizeof size);
-    return size;
-  }
-};
 
 template <>
 struct TileOperands<int8_t> {
@@ -286,7 +244,8 @@ struct TileOperands<int8_t> {
   }
 
   // Results of few rows, 64 dimensions.
-  void multiply_values_few(const uint8_t* weights, int64_t d, int64_t longest, int32_t* sums) const {
+  void multiply_values_few(const uint8_t* weights, int64_t d, int64_t longest,
+                           int32_t* sums) const {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);

@@ -12,9 +12,11 @@ constexpr int64_t kAmxLeastRows = 5;  // with fewer, vectors do as well
 inline void linear_many_rows(const qw::LinearArgs& a, qw::Team& team) {
   const int64_t pairs = qw::ceil_div(a.weight.blocks(), 2);
   if (a.residual != nullptr) {
-    linear_many_rows(a, pairs, 1, 0, team, [&](char*, int64_t, int64_t) { return StoreSums<true>{a}; });
+    linear_many_rows(a, pairs, 1, 0, team,
+                     [&](char*, int64_t, int64_t) { return StoreSums<true>{a}; });
   } else {
-    linear_many_rows(a, pairs, 1, 0, team, [&](char*, int64_t, int64_t) { return StoreSums<false>{a}; });
+    linear_many_rows(a, pairs, 1, 0, team,
+                     [&](char*, int64_t, int64_t) { return StoreSums<false>{a}; });
   }
 }
 

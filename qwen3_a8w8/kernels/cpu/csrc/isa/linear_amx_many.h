@@ -46,13 +46,6 @@ inline const int32_t* sums_of(const Band& band, const int32_t* sums, int64_t i) 
   return sums + (i < upper ? i * kTileSide : 2 * kTileSums + (i - upper) * kTileSide);
 }
 
-// Scaled sums of a row and a block.
-inline VF scaled(const int32_t* sums, int32_t start, VF x_scale, VF w_scale) {
-  VI s;
-  memcpy(&s, sums, sizeof s);
-  return to_float(s + splat_int(start)) * x_scale * w_scale;
-}
-
 // A band's pair that is yet to be finished.
 struct Unfinished {
   const int32_t* sums = nullptr;
@@ -73,6 +66,7 @@ struct Unfinished {
 struct Fetch {
   static constexpr int64_t kRowLines = kPieceDepth / 64;
   static constexpr int64_t kBlockLines = kPieceDepth / 4;
+  static constexpr int64_t kAtOnce = 4;
   static constexpr int64_t kXLines = kBandRows * kRowLines, kWLines = 2 * kBlockLines;
 
   const int8_t* x = nullptr;
@@ -80,14 +74,14 @@ struct Fetch {
   const uint8_t* w[2] = {};
   int64_t w_next = 0, w_end = 0;
 
-  // Asks for a step's part of them.
+  // Asks for a few of them; many at once would be in the products' way.
   void some() {
-    const int64_t x_stop = x_next + 4 < x_end ? x_next + 4 : x_end;
+    const int64_t x_stop = x_next + kAtOnce < x_end ? x_next + kAtOnce : x_end;
     for (; x_next < x_stop; ++x_next) {
       const int8_t* line = x + x_next / kRowLines * x_stride + x_next % kRowLines * 64;
       _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
     }
-    const int64_t w_stop = w_next + 4 < w_end ? w_next + 4 : w_end;
+    const int64_t w_stop = w_next + kAtOnce < w_end ? w_next + kAtOnce : w_end;
     for (; w_next < w_stop; ++w_next) {
       const uint8_t* line = w[w_next / kBlockLines] + w_next % kBlockLines * 64;
       _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);

@@ -9,7 +9,7 @@
 
 namespace {
 
-constexpr int64_t kTileDepth = 64;                        // inputs of a tile
+constexpr int64_t kTileDepth = 64;  // inputs of a tile
 constexpr int64_t kTileSums = kTileSide * kTileSide;
 
 // Whether tiles serve this linear: they need rows padded with zeros and whole groups of weights.
@@ -26,6 +26,13 @@ inline int32_t start_of(const qw::LinearArgs& a, int64_t row) {
   int32_t sum;
   memcpy(&sum, row_of(a, row) + qw::round_up(a.weight.in_features, 64), sizeof sum);
   return -128 * sum;
+}
+
+// Scaled sums of a row and a block.
+inline VF scaled(const int32_t* sums, int32_t start, VF x_scale, VF w_scale) {
+  VI s;
+  memcpy(&s, sums, sizeof s);
+  return to_float(s + splat_int(start)) * x_scale * w_scale;
 }
 
 // Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. `upper` and `lower` are
