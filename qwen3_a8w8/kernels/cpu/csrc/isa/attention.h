@@ -238,8 +238,8 @@ inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) 
   }
   first[blocks] = a.rows;
   const int64_t rows = most * group, padded = padded_head_dim(a.cache.head_dim);
-  const size_t bytes =
-      (AttentionScratch<Element>::floats(rows, padded) + 2 * qw::round_up(rows, 16)) * sizeof(float);
+  const int64_t floats = AttentionScratch<Element>::floats(rows, padded);
+  const size_t bytes = (floats + 2 * qw::round_up(rows, 16)) * sizeof(float);
   parallel_for(team, blocks * kv_heads, [&](int64_t i, int thread) {
     // Late blocks have the longest contexts: begin with them, so that none is left for the end.
     const int64_t b = blocks - 1 - i / kv_heads;

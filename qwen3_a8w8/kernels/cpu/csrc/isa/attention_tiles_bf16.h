@@ -44,11 +44,12 @@ struct TileOperands<uint16_t> {
     memset(k + length * head_dim, 0, 2 * (end - length) * head_dim);
   }
 
-  // Parts of a set's rows of q as [tiles][head_dim / 32][16 pairs of dimensions][columns][2], in the
-  // order of K. Columns without a row are 0.
+  // Parts of a set's rows of q as [tiles][head_dim / 32][16 pairs of dimensions][columns][2], in
+  // the order of K. Columns without a row are 0.
   template <int kTiles, class RowAt>
   static void split_rows(RowAt row_at, int64_t rows, int64_t head_dim, uint16_t* q) {
-    const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i even =
+        _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     const __m512i odd = even + _mm512_set1_epi64(1LL << 32 | 1);
     for (int64_t d = 0; d < head_dim; d += 32) {
       // Even or odd ones of 64 dimensions.

@@ -1,5 +1,5 @@
-// Numbers as bfloat16 in the order that tiles of attention have: of 64 dimensions the even ones come
-// first.
+// Numbers as bfloat16 in the order that tiles of attention have: of 64 dimensions the even ones
+// come first.
 #pragma once
 
 #include "vec.h"

@@ -1,5 +1,5 @@
-// Numbers as three bytes: whole numbers of 24 bits, relative to the largest size in their row, whose
-// bytes are operands of products that are exact.
+// Numbers as three bytes: whole numbers of 24 bits, relative to the largest size in their row,
+// whose bytes are operands of products that are exact.
 #pragma once
 
 #include <immintrin.h>

@@ -1,7 +1,7 @@
 // int8 linears of many rows with AMX tiles, bound by products.
 //
-// A band is two tiles of rows, a pair two blocks of channels; a band meets a pair with four products
-// for four loads. Depth is cut into pieces, so that a band's and a pair's operands both stay in the
+// A band is two tiles of rows, a pair two blocks of channels; a band meets a pair with four
+// products for four loads. Depth is cut into pieces, so that a band's and a pair's operands both stay in the
 // first-level cache while the band meets the pairs of a chunk, and sums wait in memory between
 // pieces. Activations that don't stay in the second-level cache meet all of a piece before the next
 // piece. What is needed next is asked for meanwhile, and the sums of the pair before are finished:
@@ -145,7 +145,7 @@ struct ChunkOfPairs {
 
   static int64_t sum_bytes(int64_t rows, int64_t pairs) {
     const int64_t most = rows < kPassRows ? rows : kPassRows;
-    return qw::ceil_div(most, kBandRows) * pairs * kPairSums * static_cast<int64_t>(sizeof(int32_t));
+    return qw::ceil_div(most, kBandRows) * pairs * kPairSums * 4;
   }
 
   const uint8_t* weights(int64_t block, int64_t k) const {
@@ -223,8 +223,8 @@ struct ChunkOfPairs {
   }
 };
 
-// Calls make(memory, begin, end) for the epilogue of each chunk: pairs [begin, end), in whole units,
-// and `memory_bytes` of its own.
+// Calls make(memory, begin, end) for the epilogue of each chunk: pairs [begin, end), in whole
+// units, and `memory_bytes` of its own.
 template <class Make>
 void linear_many_rows(const qw::LinearArgs& a, int64_t pairs, int64_t unit, int64_t memory_bytes,
                       qw::Team& team, Make make) {

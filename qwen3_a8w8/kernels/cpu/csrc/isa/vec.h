@@ -226,7 +226,8 @@ inline uint16_t float_to_bf16(float x) {
 inline VF vexp(VF x) {
   x = vmin(splat(89.0f), vmax(splat(-104.0f), x));
 #if defined(__AVX512F__)
-  const VF nf = (VF)_mm512_roundscale_ps((__m512)(x * splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
+  const VF nf =
+      (VF)_mm512_roundscale_ps((__m512)(x * splat(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
 #else
   const VI n = to_int(x * splat(1.44269504f));
   const VF nf = to_float(n);
