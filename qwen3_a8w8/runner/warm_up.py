@@ -1,9 +1,10 @@
-"""The first dispatches: every decode size and a small prefill chunk, inside the scratch block.
+"""The first dispatches: every decode size and a prefill chunk, inside the scratch block.
 
 They measure the decode step of each batch size for the router's choice between a
 partial B16 and single steps, and make scratch arenas grow before the KV cache is
 sized. A large model takes seconds for a whole prefill chunk, for which nobody should
-wait: how far its arenas will grow is told instead, so that sizing leaves that free.
+wait: a small one has to do, and how far arenas will grow is told, so that sizing leaves
+that free.
 
 All tokens are alike and sit at position 0, so wherever two of them share a slot
 of the scratch block they write the same bytes.
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from qwen3_a8w8.runner.device_model import DeviceModel
 
 MAX_PREFILL_TOKENS = 64
-"""Most tokens of the prefill chunk; of a large model it takes about as long as two decode steps."""
+"""Tokens of the first prefill chunk; a large model takes about as long as for two decode steps."""
 
 MAX_STEPS = 4
 """Most decode steps of a size; the fastest counts."""
 
 ENOUGH_S = 1.0
-"""Seconds of decode steps of a size after which no more are taken."""
+"""Seconds of decode steps of a size after which no more are taken, and seconds that a whole prefill
+chunk may take, going by the small one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,8 @@ class WarmUp:
     """What the first dispatches have told.
 
     Attributes:
-        prefill_token_s: seconds per token of a small prefill chunk; a large one takes less.
+        prefill_token_s: seconds per token of the largest prefill chunk, or of a small one, which
+            takes more.
         decode_step_s: seconds of a decode step with its sampling, by batch size.
         arena_growth_bytes: scratch memory that the largest prefill chunk takes beyond what is
             held now.
@@ -53,7 +56,7 @@ class WarmUp:
 
 
 def warm_up(device: DeviceModel) -> WarmUp:
-    """Runs a prefill chunk and every decode size, each with its sampling.
+    """Runs a small prefill chunk, a whole one if that is quick, and every decode size.
 
     Args:
         device: compiled, with a cache of at least the scratch block; nothing has run on it yet.
@@ -65,6 +68,10 @@ def warm_up(device: DeviceModel) -> WarmUp:
     token_s = (time.perf_counter() - begin) / num_tokens
     # All scratch of a chunk holds rows of its tokens, so it grows as they do.
     growth = device.worker.arena_bytes * (largest - num_tokens) // num_tokens
+    if growth > 0 and token_s * largest <= ENOUGH_S:
+        begin = time.perf_counter()
+        _prefill(device, largest)
+        token_s, growth = (time.perf_counter() - begin) / largest, 0
     sizes = sorted(device.config.decode_batch_sizes)
     return WarmUp(token_s, {size: _timed_decode(device, size) for size in sizes}, growth)
 

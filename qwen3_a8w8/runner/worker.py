@@ -6,9 +6,7 @@ no device pointers. Knows nothing of models or sequences.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
 from collections.abc import Mapping
 from typing import Any
 from weakref import WeakSet
@@ -20,13 +18,12 @@ from numpy.typing import NDArray
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable
 from qwen3_a8w8.kernels.signature import DType
+from qwen3_a8w8.runner.host_memory import HUGE_PAGE_BYTES, zeroed
 from qwen3_a8w8.runner.worker_tensor import MAX_VIEWS, Allocation, WorkerTensor
 
 NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     dtype: np.dtype(dtype.label) for dtype in DType if dtype is not DType.BFLOAT16
 }
-
-_HUGE_PAGE_BYTES = 2 << 20
 
 
 class PreparedCall:
@@ -203,9 +200,6 @@ def _zeros(num_bytes: int, device: str) -> torch.Tensor:
     A decode step reads the cache in pieces of a few KiB that lie anywhere: with small pages
     every piece costs a walk through the page table.
     """
-    if device != "cpu" or num_bytes < _HUGE_PAGE_BYTES:
+    if device != "cpu" or num_bytes < HUGE_PAGE_BYTES:
         return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    mapping = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # a wish that a kernel may not know
-        mapping.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(mapping, dtype=torch.uint8)
+    return torch.from_numpy(zeroed(num_bytes))

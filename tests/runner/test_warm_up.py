@@ -51,6 +51,7 @@ def test_scratch_of_the_largest_chunk_is_foretold_and_left_free(
 
     monkeypatch.setattr(model_runner, "free_host_memory_bytes", lambda: free_bytes)
     monkeypatch.setattr(model_runner, "warm_up", spy)
+    monkeypatch.setattr(module, "ENOUGH_S", 0.0)  # as if a whole chunk took long
     runner = make_runner(
         random_model,
         CpuBackend(),
@@ -70,6 +71,21 @@ def test_scratch_of_the_largest_chunk_is_foretold_and_left_free(
     # A handful of arenas, each rounded up to a page before it is scaled.
     slack = 5 * PAGE_BYTES * num_chunk_tokens // MAX_PREFILL_TOKENS
     assert grown <= growth_bytes[0] <= grown + slack
+
+
+@pytest.mark.parametrize("layers_per_dispatch", [None, 1])
+def test_quick_model_has_all_scratch_before_the_first_request(random_model, layers_per_dispatch):
+    runner = make_runner(
+        random_model,
+        CpuBackend(),
+        num_kv_blocks=64,
+        prefill_chunk_tokens=200,
+        prefill_layers_per_dispatch=layers_per_dispatch,
+    )
+    before = runner.device.worker.arena_bytes
+    run_whole_chunk(runner, 200)
+    assert runner.device.worker.arena_bytes == before
+    runner.close()
 
 
 def run_whole_chunk(runner, num_tokens):
