@@ -84,6 +84,22 @@ def test_quantize_ties_go_to_even(backend):
     assert q.tolist() == [[127, 0, 2, 2, 0, -2, -2, 64]]
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_quantize_next_to_ties_equals_division(backend, seed):
+    # Numbers within three units in the last place of every tie of a row's scale: a quotient that
+    # isn't rounded as a division is would fall on the other side of some.
+    gen = torch.Generator().manual_seed(seed)
+    largest = torch.exp2(torch.rand(1000, 1, generator=gen) * 70 - 30)
+    scale = largest / 127
+    ties = (torch.arange(-127, 127).repeat_interleave(7) + 0.5) * scale
+    units = torch.arange(-3, 4, dtype=torch.int32).repeat(254)
+    near = (ties.view(torch.int32) + units).view(torch.float32).clamp(-largest, largest)
+    x = torch.cat([largest, near], dim=1)
+    q, got_scale = _quantised(backend, lambda ops, x: ops.quantize(x), x)
+    assert torch.equal(got_scale, scale.view(-1))
+    assert torch.equal(q, (x / scale).round().clamp(-127, 127).to(torch.int8))
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_silu_mul_quant_matches_reference(backend, width):
     gate_up = _randn(5, 2 * width) * 4
