@@ -44,6 +44,33 @@ inline void split_queries(const qw::AttentionArgs<Element>& a, const QueryBlock&
   }
 }
 
+// Products of a set's rows with a round of groups of positions, into `out`.
+template <class Element>
+inline void multiply_keys(const TileOperands<Element>& operands, const TileSet& set,
+                          const char* queries, int64_t group, char* out) {
+  const auto* q = reinterpret_cast<const typename TileOperands<Element>::Query*>(queries);
+  auto* products = reinterpret_cast<typename TileOperands<Element>::Sum*>(out);
+  if (set.is_few) {
+    operands.multiply_keys_few(q, group, products);
+  } else {
+    operands.multiply_keys_many(q, group, products);
+  }
+}
+
+// Parts of a set's results, 64 dimensions from `d` on.
+template <class Element>
+inline void multiply_values(const TileOperands<Element>& operands, const TileSet& set,
+                            const TileScratch& s, int64_t d) {
+  const auto* weights = reinterpret_cast<typename TileOperands<Element>::Weight*>(s.weights);
+  auto* sums = reinterpret_cast<typename TileOperands<Element>::Sum*>(s.sums);
+  if (set.is_few) {
+    operands.multiply_values_few(weights, d, set.longest, sums);
+  } else {
+    operands.multiply_values_many(weights, d, set.longest, sums);
+    operands.multiply_values_many(weights, d + 32, set.longest, sums + 32);
+  }
+}
+
 // Scores of a set's rows; gives each row's largest. A round's products are under way while those of
 // the round before are put together.
 template <class Element>
@@ -53,12 +80,12 @@ inline void score(const TileOperands<Element>& operands, const TileSet& set, con
   for (__m512& x : largest) x = _mm512_set1_ps(-__builtin_inff());
   const int64_t per_round = operands.groups_per_round(set);
   const int64_t groups = qw::ceil_div(set.longest, kTileSide);
-  if (groups > 0) operands.multiply_keys(set, queries, 0, s.products);
+  if (groups > 0) multiply_keys(operands, set, queries, 0, s.products);
   for (int64_t group = 0; group < groups; ++group) {
     const int64_t round = group / per_round, index = group % per_round;
     if (index == 0 && group + per_round < groups) {
-      operands.multiply_keys(set, queries, group + per_round,
-                             s.products + (round + 1) % 2 * TileScratch::kRound);
+      multiply_keys(operands, set, queries, group + per_round,
+                    s.products + (round + 1) % 2 * TileScratch::kRound);
     }
     VF x[kTileSide];
     operands.take_group(set, queries, s.products + round % 2 * TileScratch::kRound, index, x);
@@ -112,7 +139,7 @@ inline void attend_chunk_tiles(const qw::AttentionArgs<Element>& a, const QueryB
     }
     constexpr int64_t kRowBytes = 4 * kTileDims;
     for (int64_t d = 0; d < head_dim; d += kTileDims) {
-      operands.multiply_values(set, s.weights, d, s.sums);
+      multiply_values(operands, set, s, d);
       for (int64_t r = 0; r < set.rows; ++r) {
         operands.join_row(s.sums + r * kRowBytes, set.part_rows() * kRowBytes, unit[r],
                           o + (r0 + r) * stride + d);

@@ -10,6 +10,10 @@ namespace {
 
 template <>
 struct TileOperands<uint16_t> {
+  using Query = uint16_t;
+  using Weight = uint16_t;
+  using Sum = float;
+
   const qw::CacheView<uint16_t>& cache;
   const QueryBlock& block;
   int64_t begin, length, head_dim;
@@ -89,7 +93,8 @@ struct TileOperands<uint16_t> {
   static int64_t groups_per_round(const TileSet&) { return 1; }
 
   // Products of few rows with 16 positions: [16 positions][columns].
-  void multiply_keys_few(const uint16_t* q, const uint16_t* keys, float* products) const {
+  void multiply_keys_few(const uint16_t* q, int64_t group, float* products) const {
+    const uint16_t* keys = k + group * kTileSide * head_dim;
     _tile_zero(0);
     for (int64_t d = 0; d < head_dim; d += 32) {
       _tile_loadd(1, keys + d, 2 * head_dim);
@@ -100,7 +105,8 @@ struct TileOperands<uint16_t> {
   }
 
   // The same of many rows: [parts][16 positions][rows].
-  void multiply_keys_many(const uint16_t* q, const uint16_t* keys, float* products) const {
+  void multiply_keys_many(const uint16_t* q, int64_t group, float* products) const {
+    const uint16_t* keys = k + group * kTileSide * head_dim;
     const int64_t part = head_dim * kTileSide;
     _tile_zero(0);
     _tile_zero(1);
@@ -118,18 +124,6 @@ struct TileOperands<uint16_t> {
     _tile_stored(0, products, kTileRowBytes);
     _tile_stored(1, products + kTileNumbers, kTileRowBytes);
     _tile_stored(2, products + 2 * kTileNumbers, kTileRowBytes);
-  }
-
-  // Products of a set's rows with a round of groups of positions.
-  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* out) const {
-    const auto* q = reinterpret_cast<const uint16_t*>(queries);
-    auto* products = reinterpret_cast<float*>(out);
-    const uint16_t* keys = k + group * kTileSide * head_dim;
-    if (set.is_few) {
-      multiply_keys_few(q, keys, products);
-    } else {
-      multiply_keys_many(q, keys, products);
-    }
   }
 
   // One group of a round's products: x[row] has the positions.
@@ -255,18 +249,6 @@ struct TileOperands<uint16_t> {
     _tile_stored(3, sums + kPartSums + 16, 4 * kTileDims);
     _tile_stored(4, sums + 2 * kPartSums, 4 * kTileDims);
     _tile_stored(5, sums + 2 * kPartSums + 16, 4 * kTileDims);
-  }
-
-  // Parts of a set's results, 64 dimensions from `d` on.
-  void multiply_values(const TileSet& set, const char* weights, int64_t d, char* out) const {
-    const auto* from = reinterpret_cast<const uint16_t*>(weights);
-    auto* sums = reinterpret_cast<float*>(out);
-    if (set.is_few) {
-      multiply_values_few(from, d, set.longest, sums);
-    } else {
-      multiply_values_many(from, d, set.longest, sums);
-      multiply_values_many(from, d + 32, set.longest, sums + 32);
-    }
   }
 
   // A row's results from their parts, `stride` bytes apart.

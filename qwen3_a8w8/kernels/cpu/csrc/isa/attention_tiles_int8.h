@@ -11,6 +11,9 @@ namespace {
 
 template <>
 struct TileOperands<int8_t> {
+  using Query = int8_t;
+  using Weight = uint8_t;
+  using Sum = int32_t;
   static constexpr int64_t kGroups = kContextChunk / kTileSide;
 
   const int8_t* k[kGroups];  // groups of 16 positions in the cache: [16][head_dim]
@@ -144,17 +147,6 @@ struct TileOperands<int8_t> {
   }
 
   static int64_t groups_per_round(const TileSet& set) { return set.is_few ? 4 : 2; }
-
-  // Products of a set's rows with a round of groups of positions.
-  void multiply_keys(const TileSet& set, const char* queries, int64_t group, char* out) const {
-    const auto* q = reinterpret_cast<const int8_t*>(queries);
-    auto* products = reinterpret_cast<int32_t*>(out);
-    if (set.is_few) {
-      multiply_keys_few(q, group, products);
-    } else {
-      multiply_keys_many(q, group, products);
-    }
-  }
 
   // One group of a round's products: x[row] has the positions.
   void take_group(const TileSet& set, const char* queries, const char* round, int64_t index,
@@ -302,18 +294,6 @@ struct TileOperands<int8_t> {
     _tile_stored(5, sums + 2 * kPartSums + 16, 4 * kTileDims);
   }
 
-  // Parts of a set's results, 64 dimensions from `d` on.
-  void multiply_values(const TileSet& set, const char* weights, int64_t d, char* out) const {
-    const auto* from = reinterpret_cast<const uint8_t*>(weights);
-    auto* sums = reinterpret_cast<int32_t*>(out);
-    if (set.is_few) {
-      multiply_values_few(from, d, set.longest, sums);
-    } else {
-      multiply_values_many(from, d, set.longest, sums);
-      multiply_values_many(from, d + 32, set.longest, sums + 32);
-    }
-  }
-
   // A row's results from their parts, `stride` bytes apart.
   static void join_row(const char* sums, int64_t stride, float unit, float* out) {
     __m512 x[4];
@@ -322,15 +302,7 @@ struct TileOperands<int8_t> {
           join_parts(line_at(sums), line_at(sums + stride), line_at(sums + 2 * stride));
       x[i] = (__m512)(joined * splat(unit));
     }
-    // Lanes of four dimensions, each tile's every fourth one.
-    const __m512 low01 = _mm512_shuffle_f32x4(x[0], x[1], 0x44);
-    const __m512 low23 = _mm512_shuffle_f32x4(x[2], x[3], 0x44);
-    const __m512 high01 = _mm512_shuffle_f32x4(x[0], x[1], 0xee);
-    const __m512 high23 = _mm512_shuffle_f32x4(x[2], x[3], 0xee);
-    _mm512_storeu_ps(out, _mm512_shuffle_f32x4(low01, low23, 0x88));
-    _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(low01, low23, 0xdd));
-    _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(high01, high23, 0x88));
-    _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+    store_lanes(x, out);
   }
 };
 

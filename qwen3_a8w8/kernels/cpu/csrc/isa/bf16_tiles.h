@@ -2,7 +2,7 @@
 // come first.
 #pragma once
 
-#include "vec.h"
+#include "widen.h"
 
 namespace {
 
@@ -44,17 +44,9 @@ inline void store_pairs(__m512i even, __m512i odd, __m512i next_even, __m512i ne
 // 64 dimensions in the order of `store_pairs` to their own.
 inline void store_in_order(const VF* x, float* out) {
   const __m512 a = (__m512)x[0], b = (__m512)x[1], c = (__m512)x[2], d = (__m512)x[3];
-  // In each 128-bit lane L: dimensions 16 L + 0..3, 4..7, 8..11, 12..15.
-  const __m512 r[4] = {_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c),
-                       _mm512_unpacklo_ps(b, d), _mm512_unpackhi_ps(b, d)};
-  const __m512 e = _mm512_shuffle_f32x4(r[0], r[1], 0x44);
-  const __m512 f = _mm512_shuffle_f32x4(r[2], r[3], 0x44);
-  const __m512 g = _mm512_shuffle_f32x4(r[0], r[1], 0xee);
-  const __m512 h = _mm512_shuffle_f32x4(r[2], r[3], 0xee);
-  _mm512_storeu_ps(out, _mm512_shuffle_f32x4(e, f, 0x88));
-  _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(e, f, 0xdd));
-  _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(g, h, 0x88));
-  _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(g, h, 0xdd));
+  store_lanes({_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c), _mm512_unpacklo_ps(b, d),
+               _mm512_unpackhi_ps(b, d)},
+              out);
 }
 
 }  // namespace

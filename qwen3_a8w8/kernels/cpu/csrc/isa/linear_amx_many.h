@@ -1,11 +1,11 @@
 // int8 linears of many rows with AMX tiles, bound by products.
 //
 // A band is two tiles of rows, a pair two blocks of channels; a band meets a pair with four
-// products for four loads. Depth is cut into pieces, so that a band's and a pair's operands both stay in the
-// first-level cache while the band meets the pairs of a chunk, and sums wait in memory between
-// pieces. Activations that don't stay in the second-level cache meet all of a piece before the next
-// piece. What is needed next is asked for meanwhile, and the sums of the pair before are finished:
-// products leave the vector units idle.
+// products for four loads. Depth is cut into pieces, so that a band's and a pair's operands both
+// stay in the first-level cache while the band meets the pairs of a chunk, and sums wait in memory
+// between pieces. Activations that don't stay in the second-level cache meet all of a piece before
+// the next piece. What is needed next is asked for meanwhile, and the sums of the pair before are
+// finished: products leave the vector units idle.
 //
 // What becomes of finished sums is an epilogue's affair:
 //   pair(i)                        blocks of pair i,

@@ -45,6 +45,18 @@ inline void transpose_16x16(__m512i* r) {
   for (int i = 0; i < 16; ++i) r[i] = t[i];
 }
 
+// 64 numbers of which lane L of x[t] has those from 16 L + 4 t on, in order.
+inline void store_lanes(const __m512 (&x)[4], float* out) {
+  const __m512 low01 = _mm512_shuffle_f32x4(x[0], x[1], 0x44);
+  const __m512 low23 = _mm512_shuffle_f32x4(x[2], x[3], 0x44);
+  const __m512 high01 = _mm512_shuffle_f32x4(x[0], x[1], 0xee);
+  const __m512 high23 = _mm512_shuffle_f32x4(x[2], x[3], 0xee);
+  _mm512_storeu_ps(out, _mm512_shuffle_f32x4(low01, low23, 0x88));
+  _mm512_storeu_ps(out + 16, _mm512_shuffle_f32x4(low01, low23, 0xdd));
+  _mm512_storeu_ps(out + 32, _mm512_shuffle_f32x4(high01, high23, 0x88));
+  _mm512_storeu_ps(out + 48, _mm512_shuffle_f32x4(high01, high23, 0xdd));
+}
+
 // 16 positions of 64 dimensions.
 inline void widen_transposed_16x64(const int8_t* x, int64_t width, float* out) {
   __m512i r[16];
