@@ -173,6 +173,7 @@ def bench_engine(
     ]
     return {
         "bench": "engine",
+        "use_mmap": config.use_mmap,
         "m": workload.batch_size,
         "prompt_tokens": workload.prompt_tokens,
         "context_tokens": workload.context_tokens,

@@ -123,7 +123,7 @@ def engine(
         machine = Machine(probe, free_host_memory_bytes() // 2)
         for flags in variants() if is_matrix else [tuple(enable or ())]:
             config = workload.engine_config(
-                EngineConfig(device="cpu", num_threads=num_threads, enable=flags)
+                EngineConfig(device="cpu", num_threads=num_threads, enable=flags, use_mmap=use_mmap)
             )
             backend = CpuBackend(num_threads=num_threads)
             packed_cache = PackedCache.from_setting(AUTO, use_mmap=use_mmap)

@@ -168,6 +168,7 @@ class PackedFile:
         Raises:
             PackedFileError: it isn't a whole packed file; the message says what is wrong.
             OSError: it can't be read.
+            MemoryError: a copy of it doesn't fit.
         """
         with path.open("rb") as file:
             self.nbytes = os.fstat(file.fileno()).st_size
@@ -207,7 +208,10 @@ def _map(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def _read(fd: int, nbytes: int) -> mmap.mmap:
-    memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    try:
+        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"{nbytes} bytes can't be had: {error.strerror}") from error
     _advise(memory, "MADV_HUGEPAGE")
     view = memoryview(memory)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
+from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.backend import Backend, Compiler
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
@@ -107,7 +108,14 @@ class DeviceModel:
         return self._loaded.layered
 
     def alloc_cache(self, num_blocks: int) -> None:
-        """Takes memory for a KV cache of so many blocks, in place of the one before."""
+        """Makes a KV cache of so many blocks, in place of the one before.
+
+        A cache whose size was given takes its memory at once; one that may have a share of what
+        is free takes it as blocks are used.
+
+        Raises:
+            ConfigError: there isn't so much memory.
+        """
         for tensor in self.cache.values():
             self.worker.free(tensor)
         model, is_bf16 = self.model, self.config.has_bf16_kv_cache
@@ -115,12 +123,18 @@ class DeviceModel:
         values = (*heads, self.config.block_size, model.head_dim)
         scales = (*heads, 0 if is_bf16 else self.config.block_size)
         dtype = BFLOAT16 if is_bf16 else INT8
-        self.cache = {
-            "k_cache": self.worker.alloc(values, dtype),
-            "v_cache": self.worker.alloc(values, dtype),
-            "k_scale": self.worker.alloc(scales, FLOAT32),
-            "v_scale": self.worker.alloc(scales, FLOAT32),
-        }
+        is_taken = self.config.num_kv_blocks is not None or self.config.kv_cache_bytes is not None
+        try:
+            self.cache = {
+                "k_cache": self.worker.alloc(values, dtype, is_taken=is_taken),
+                "v_cache": self.worker.alloc(values, dtype, is_taken=is_taken),
+                "k_scale": self.worker.alloc(scales, FLOAT32),
+                "v_scale": self.worker.alloc(scales, FLOAT32),
+            }
+        except MemoryError as error:
+            raise ConfigError(
+                f"a KV cache of {num_blocks} blocks: {error}; lower num_kv_blocks or kv_cache_bytes"
+            ) from error
         for dispatch in self._decodes.values():
             dispatch.free()
         self._decodes = {size: self._make_decode(size) for size in self.config.decode_batch_sizes}

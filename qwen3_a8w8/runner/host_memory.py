@@ -1,9 +1,7 @@
-"""Zeroed memory of the host that is there when it is asked for.
+"""Zeroed memory of the host, in huge pages where the kernel has them.
 
-The kernel hands out memory at the first touch of each page. Large allocations are touched
-here, by all threads, and lie in huge pages where they may: otherwise the first requests
-would wait for it, and two engines that size their caches by what is free would be promised
-the same memory.
+The kernel hands out memory at the first touch of each page. What is sure to be needed is
+touched here, by all threads, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -23,11 +21,12 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14; not named by Python
 _PIECE_BYTES = 64 << 20
 
 
-def zeroed(num_bytes: int) -> NDArray[np.uint8]:
-    """[num_bytes] uint8 of zeros, in memory that this process holds from now on.
+def zeroed(num_bytes: int, *, is_taken: bool = False) -> NDArray[np.uint8]:
+    """[num_bytes] uint8 of zeros.
 
     Args:
         num_bytes: at least 1.
+        is_taken: take the memory now, not page by page when it is used.
 
     Raises:
         MemoryError: there isn't as much.
@@ -39,6 +38,8 @@ def zeroed(num_bytes: int) -> NDArray[np.uint8]:
     with contextlib.suppress(AttributeError, OSError):  # a wish that a kernel may not know
         mapping.madvise(mmap.MADV_HUGEPAGE)
     memory = np.frombuffer(mapping, np.uint8)
+    if not is_taken:
+        return memory
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         pieces = range(0, num_bytes, _PIECE_BYTES)
         list(threads.map(lambda begin: _touch(memory[begin : begin + _PIECE_BYTES]), pieces))

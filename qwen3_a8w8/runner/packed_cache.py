@@ -116,13 +116,17 @@ def load_packed(
 
     Raises:
         CheckpointError: a tensor can't be read or isn't finite.
-        ConfigError: a directory that somebody has chosen can't be used.
+        ConfigError: a directory that somebody has chosen can't be used, or a copy doesn't fit.
     """
     num_bytes = sum(ref.num_elements({}) * ref.dtype.itemsize for ref in refs.values())
     if cache is None or num_bytes < cache.min_bytes or not isinstance(backend, MappableBackend):
         return LoadedWeights(load_weights(checkpoint, refs, backend.pack))
     try:
         return _load_through(cache, checkpoint, refs, backend, num_bytes)
+    except MemoryError as error:
+        raise ConfigError(
+            f"packed weights: {error}; set use_mmap to true, which shares them"
+        ) from error
     except OSError as error:
         message = f"packed weights can't be kept in {cache.directory}: {error}"
         if cache.is_required:

@@ -80,19 +80,22 @@ class Worker:
         """Bytes of scratch memory that the registered callables hold beside that."""
         return sum(compiled.arena_bytes for compiled in self._callables)
 
-    def alloc(self, shape: tuple[int, ...], dtype: DType) -> WorkerTensor:
+    def alloc(
+        self, shape: tuple[int, ...], dtype: DType, *, is_taken: bool = False
+    ) -> WorkerTensor:
         """Zeroed device memory.
 
         Args:
             shape: extents, each at least 0.
             dtype: element type.
+            is_taken: a host's memory is taken now, not page by page when it is used.
 
         Raises:
             SignatureError: the worker is closed.
         """
         self._check_open()
         num_bytes = math.prod(shape) * dtype.itemsize
-        allocation = Allocation(_zeros(num_bytes, self.device))
+        allocation = Allocation(_zeros(num_bytes, self.device, is_taken))
         self._allocations[allocation] = num_bytes
         return WorkerTensor(allocation, dtype, tuple(shape))
 
@@ -194,7 +197,7 @@ class Worker:
             raise SignatureError("the worker is closed; make a new one")
 
 
-def _zeros(num_bytes: int, device: str) -> torch.Tensor:
+def _zeros(num_bytes: int, device: str, is_taken: bool) -> torch.Tensor:
     """Zeroed bytes; much of them in the host's memory lies in huge pages where it may.
 
     A decode step reads the cache in pieces of a few KiB that lie anywhere: with small pages
@@ -202,4 +205,4 @@ def _zeros(num_bytes: int, device: str) -> torch.Tensor:
     """
     if device != "cpu" or num_bytes < HUGE_PAGE_BYTES:
         return torch.zeros(num_bytes, dtype=torch.uint8, device=device)
-    return torch.from_numpy(zeroed(num_bytes))
+    return torch.from_numpy(zeroed(num_bytes, is_taken=is_taken))

@@ -140,3 +140,19 @@ def test_attention_large_scores_stay_finite(backend, make_cache):
     got = _attend(backend, q, cache, tables, [513])
     assert torch.isfinite(got).all()
     assert_close(got, _attend(reference(), q, cache, tables, [513]), 1e-4)
+
+
+@pytest.mark.parametrize("ratio", [1e2, 1e4, 1e8])
+def test_attention_value_scale_without_weight_costs_no_precision(backend, ratio):
+    # One position's values are larger than all others', and the softmax gives it nothing.
+    gen = torch.Generator().manual_seed(5)
+    cache = random_cache(1, 17, 1, 16, 64)
+    q = torch.randn(1, 64, generator=gen)
+    tables = torch.arange(1, 17, dtype=torch.int32).view(1, 16)
+    cache["k"][0, 3, 0, 7] = (-127 * q[0].sign()).to(torch.int8)
+    cache["k_scale"][0, 3, 0, 7] = 10.0
+    cache["v_scale"] /= ratio
+    cache["v_scale"][0, 3, 0, 7] = 0.01
+    got = _attend(backend, q, cache, tables, [256], layer=0)
+    want = _attend(reference(), q, cache, tables, [256], layer=0)
+    assert_close(got, want, 1e-5)

@@ -130,3 +130,30 @@ def test_model_runs_on_after_the_backend_is_closed():
     backend.close()
     backend.close()
     assert torch.equal(model.decode([(0, 0, 3)], 1), first)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "num_heads", "head_dim"), [(1024, 2, 64), (2048, 4, 64), (1024, 1, 32)]
+)
+@pytest.mark.parametrize("has_bf16_cache", [False, True])
+def test_narrow_heads_prefill_the_same_whole_and_in_chunks(
+    monkeypatch, hidden, num_heads, head_dim, has_bf16_cache
+):
+    # q is so narrow that it would fit where the linear's activations lie, which a kernel that
+    # rotates heads as it makes them still reads.
+    for name, value in (
+        ("HIDDEN", hidden),
+        ("NUM_HEADS", num_heads),
+        ("KV_HEADS", 1),
+        ("HEAD_DIM", head_dim),
+    ):
+        monkeypatch.setitem(DIMS, name, value)
+    prompt = _prompt(0, 300)
+    backend = CpuBackend(num_threads=2)
+    whole = SmallModel(backend, (), has_bf16_cache)
+    chunked = SmallModel(backend, (), has_bf16_cache)
+    want = whole.prefill([(0, 0, prompt)])[0]
+    for begin in range(0, 300, 16):
+        got = chunked.prefill([(0, begin, prompt[begin : begin + 16])])[0]
+    assert torch.equal(got, want)
+    assert torch.equal(chunked.cache["k_cache"], whole.cache["k_cache"])

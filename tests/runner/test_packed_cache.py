@@ -1,5 +1,6 @@
 """Packed weights on disk: the same results, and never a file that isn't what it should be."""
 
+import errno
 import logging
 import multiprocessing
 from dataclasses import replace
@@ -90,6 +91,16 @@ def test_file_that_is_read_gives_the_same_bits_and_is_no_free_memory(
     assert runner.device.packed_memory.nbytes == packed.stat().st_size
     assert runner.device.mapped_bytes == 0
     runner.close()
+
+
+def test_copy_that_does_not_fit_is_an_error_with_a_remedy(models, packed, tmp_path, monkeypatch):
+    def no_memory(*args):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr(packed_file.mmap, "mmap", no_memory)
+    cache = replace(cache_at(tmp_path), use_mmap=False)
+    with pytest.raises(ConfigError, match=r"bytes can't be had.* set use_mmap to true"):
+        logits_with(models[True], cache)
 
 
 def test_tied_lm_head_is_stored_once(packed):

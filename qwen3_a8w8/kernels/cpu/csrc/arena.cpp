@@ -38,8 +38,11 @@ int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims) {
 ArenaPlan plan_arena(const std::vector<RefInfo>& refs, const std::vector<NodeInfo>& nodes,
                      const std::vector<int64_t>& dims) {
   std::vector<int> last_use(refs.size(), -1);
+  const std::vector<bool> feeds_next = find_feeding(refs, nodes);
   for (size_t n = 0; n < nodes.size(); ++n) {
-    for (const int ref : nodes[n].inputs) last_use[ref] = static_cast<int>(n);
+    for (const int ref : nodes[n].inputs) {
+      last_use[ref] = std::max(last_use[ref], static_cast<int>(feeds_next[n] ? n + 1 : n));
+    }
     for (const int ref : nodes[n].outputs) last_use[ref] = static_cast<int>(n);
   }
   ArenaPlan plan;

@@ -33,9 +33,6 @@ Op op_from_name(const std::string& name) {
   return found->second;
 }
 
-namespace {
-
-// Linears whose output is a temporary that only the next node reads, by node.
 std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
                                const std::vector<NodeInfo>& nodes) {
   std::vector<int> readers(refs.size(), 0);
@@ -51,8 +48,6 @@ std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
   }
   return feeds;
 }
-
-}  // namespace
 
 Program::Program(std::vector<RefInfo> refs, std::vector<NodeInfo> nodes, int counted_dim,
                  int counted_ref)

@@ -79,7 +79,7 @@ class Program {
 
   std::vector<RefInfo> refs_;
   std::vector<NodeInfo> nodes_;
-  std::vector<bool> feeds_next_;  // by node: a linear that only the node after it reads
+  std::vector<bool> feeds_next_;  // by node, see find_feeding
   int counted_dim_, counted_ref_;
   std::vector<const void*> constants_;
   std::vector<PackedLinear> linears_;
@@ -93,6 +93,11 @@ class Program {
 // Bytes of a ref when the dims have these values. Rows of int8 temporaries are padded and
 // carry their trailer.
 int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims);
+
+// By node: a linear whose output is a temporary that only the next node reads. Kernels may take both
+// in one go, so whatever the linear reads stays alive as long as the next node runs.
+std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
+                               const std::vector<NodeInfo>& nodes);
 
 ArenaPlan plan_arena(const std::vector<RefInfo>& refs, const std::vector<NodeInfo>& nodes,
                      const std::vector<int64_t>& dims);

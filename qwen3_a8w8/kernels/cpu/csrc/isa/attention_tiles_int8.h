@@ -203,26 +203,29 @@ struct TileOperands<int8_t> {
     }
   }
 
-  // A row's scores to the parts of its weights e * v_factor.
-  static RowWeights weigh(const TileSet& set, int64_t row, const float* scores, float top,
+  // A row's scores to the parts of its weights e * v_factor, which take the place of the scores.
+  static RowWeights weigh(const TileSet& set, int64_t row, float* scores, float top,
                           const float* v_factor, char* scratch) {
     const int64_t length = set.lengths[row], end = qw::round_up(set.longest, 64);
     const int64_t part_stride = set.part_rows() * kContextChunk;
     auto* weights = reinterpret_cast<uint8_t*>(scratch) + row * kContextChunk;
     LargestSize largest;
-    for (int64_t p = 0; p < length; p += W) {
-      largest.add(load(v_factor + p), positions_below(length, p));
-    }
-    const VF factor = splat(kMostUnsigned / largest.get());
     VF sum{};
     int64_t p = 0;
-    for (; p < length; p += 64) {
+    for (; p < qw::round_up(length, 64); p += W) {
+      const VF e = exp_below(scores, p, length, splat(top));
+      sum = sum + e;
+      // Factors past the row's end may be anything.
+      const VF weight = (VF)_mm512_maskz_mul_ps(positions_below(length, p), (__m512)e,
+                                                (__m512)load(v_factor + p));
+      largest.add(weight);
+      store(scores + p, weight);
+    }
+    const VF factor = splat(kMostUnsigned / largest.get());
+    for (p = 0; p < length; p += 64) {
       __m512i x[4], parts[kParts];
       for (int64_t j = 0; j < 4; ++j) {
-        const int64_t at = p + j * W;
-        const VF e = exp_below(scores, at, length, splat(top));
-        sum = sum + e;
-        x[j] = (__m512i)to_int(e * (load(v_factor + at) * factor));
+        x[j] = (__m512i)to_int(load(scores + p + j * W) * factor);
       }
       take_bytes(x, parts);
       for (int64_t part = 0; part < kParts; ++part) {
