@@ -21,15 +21,16 @@ import os
 import re
 import struct
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.kernels.backend import Packed
+from qwen3_a8w8.kernels.host_memory import HUGE_PAGE_BYTES, advise, for_pieces, zeroed
 
 FORMAT_VERSION = 1
 
@@ -38,9 +39,7 @@ _PREAMBLE_BYTES = 4096
 _PREAMBLE = struct.Struct("<8sQQQQ32s")  # magic, version, file size, table's offset, bytes, SHA-256
 _DIGEST_BYTES = 32
 _PAGE_BYTES = 4096
-_HUGE_PAGE_BYTES = 2 << 20
 _WRITE_BYTES = 64 << 20
-_READ_BYTES = 64 << 20  # of one thread at once
 _MAPPINGS = Path("/proc/self/smaps")
 
 
@@ -122,15 +121,15 @@ class PackedFileWriter(SelfClosing):
     def _append(self, data: memoryview) -> None:
         """Writes whole huge pages only: the page cache then keeps, and maps, the file in such."""
         while data:
-            if self._tail or len(data) < _HUGE_PAGE_BYTES:
-                room = _HUGE_PAGE_BYTES - len(self._tail)
+            if self._tail or len(data) < HUGE_PAGE_BYTES:
+                room = HUGE_PAGE_BYTES - len(self._tail)
                 self._tail += data[:room]
                 data = data[room:]
-                if len(self._tail) == _HUGE_PAGE_BYTES:
+                if len(self._tail) == HUGE_PAGE_BYTES:
                     self._write(memoryview(self._tail))
                     self._tail = bytearray()
             else:
-                num_whole = len(data) // _HUGE_PAGE_BYTES * _HUGE_PAGE_BYTES
+                num_whole = len(data) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
                 self._write(data[:num_whole])
                 data = data[num_whole:]
 
@@ -176,12 +175,10 @@ class PackedFile:
             table = os.pread(file.fileno(), length, offset)
             if hashlib.sha256(table).digest() != digest:
                 raise PackedFileError("its table is damaged")
-            memory = (_map if use_mmap else _read)(file.fileno(), self.nbytes)
+            self.memory = (_map if use_mmap else _read)(file.fileno(), self.nbytes)
         parsed = json.loads(table)
         self.identity: dict[str, str] = parsed["identity"]
         self.entries = {name: Entry(*entry) for name, entry in parsed["constants"].items()}
-        self.memory = np.frombuffer(memory, np.uint8)
-        self.memory.flags.writeable = False
 
     def address(self, name: str) -> int:
         """Where a constant lies in memory while `memory` is held."""
@@ -200,40 +197,26 @@ class PackedFile:
         return 0
 
 
-def _map(fd: int, nbytes: int) -> mmap.mmap:
-    memory = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
-    _advise(memory, "MADV_HUGEPAGE")
-    _advise(memory, "MADV_WILLNEED")
-    return memory
+def _map(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    mapping = mmap.mmap(fd, nbytes, mmap.MAP_SHARED, mmap.PROT_READ)
+    advise(mapping, "MADV_HUGEPAGE")
+    advise(mapping, "MADV_WILLNEED")
+    return np.frombuffer(mapping, np.uint8)
 
 
-def _read(fd: int, nbytes: int) -> mmap.mmap:
-    try:
-        memory = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(f"{nbytes} bytes can't be had: {error.strerror}") from error
-    _advise(memory, "MADV_HUGEPAGE")
-    view = memoryview(memory)
+def _read(fd: int, nbytes: int) -> NDArray[np.uint8]:
+    memory = zeroed(nbytes)
 
-    def read_piece(begin: int) -> None:
-        end = min(begin + _READ_BYTES, nbytes)
+    def read_piece(begin: int, end: int) -> None:
         while begin < end:
-            count = os.preadv(fd, [view[begin:end]], begin)
+            count = os.preadv(fd, [memory[begin:end].data], begin)
             if count == 0:
                 raise PackedFileError(f"it ends at byte {begin} of {nbytes}; it was cut meanwhile")
             begin += count
 
-    # The first touch of a page costs more than the copy, so threads pay off.
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        for _ in threads.map(read_piece, range(0, nbytes, _READ_BYTES)):
-            pass
+    for_pieces(nbytes, read_piece)
+    memory.flags.writeable = False
     return memory
-
-
-def _advise(memory: mmap.mmap, advice: str) -> None:
-    # A wish: the kernel or the file system may not know it.
-    with contextlib.suppress(AttributeError, OSError):
-        memory.madvise(getattr(mmap, advice))
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:

@@ -96,5 +96,6 @@ def load_model(
     prefill_id, decode_id, sample_id = map(worker.register, registered)
     if layered is not None:
         layered.register(worker, config.prefill_chunk_tokens)
-    mapped_bytes = weights.memory.nbytes if weights.is_mapped and weights.memory is not None else 0
-    return LoadedModel(prefill_id, decode_id, sample_id, layered, weights.memory, mapped_bytes)
+    return LoadedModel(
+        prefill_id, decode_id, sample_id, layered, weights.memory, weights.mapped_bytes
+    )

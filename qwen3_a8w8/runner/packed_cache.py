@@ -99,6 +99,11 @@ class LoadedWeights:
     memory: NDArray[np.uint8] | None = None
     is_mapped: bool = False
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Bytes that lie in the page cache."""
+        return self.memory.nbytes if self.is_mapped and self.memory is not None else 0
+
 
 def load_packed(
     checkpoint: Checkpoint, refs: Mapping[str, Ref], backend: Backend, cache: PackedCache | None

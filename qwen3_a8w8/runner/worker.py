@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable
+from qwen3_a8w8.kernels.host_memory import HUGE_PAGE_BYTES, zeroed
 from qwen3_a8w8.kernels.signature import DType
-from qwen3_a8w8.runner.host_memory import HUGE_PAGE_BYTES, zeroed
 from qwen3_a8w8.runner.worker_tensor import MAX_VIEWS, Allocation, WorkerTensor
 
 NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from qwen3_a8w8.errors import ConfigError
-from qwen3_a8w8.runner import host_memory
-from qwen3_a8w8.runner.host_memory import zeroed
+from qwen3_a8w8.kernels import host_memory
+from qwen3_a8w8.kernels.host_memory import zeroed
 
 PAGE_BYTES = mmap.PAGESIZE
 

@@ -6,7 +6,7 @@ import struct
 import pytest
 import torch
 
-from qwen3_a8w8.kernels import packed_file
+from qwen3_a8w8.kernels import host_memory, packed_file
 from qwen3_a8w8.kernels.packed_file import PackedFile, PackedFileError, PackedFileWriter
 
 HUGE = 2 << 20
@@ -31,7 +31,9 @@ def written(tmp_path):
 
 @pytest.mark.parametrize("use_mmap", [True, False])
 def test_constants_of_any_size_come_back_page_aligned(written, use_mmap, monkeypatch):
-    monkeypatch.setattr(packed_file, "_READ_BYTES", 300_000)  # several pieces, the last one shorter
+    monkeypatch.setattr(
+        host_memory, "_PIECE_BYTES", 300_000
+    )  # several pieces, the last one shorter
     path, tensors = written
     file = PackedFile(path, use_mmap=use_mmap)
     assert file.identity == {"made": "from this"}
@@ -53,7 +55,7 @@ def test_file_cut_while_it_is_read_is_refused(written, monkeypatch):
     monkeypatch.setattr(
         packed_file.os, "preadv", lambda fd, buffers, begin: 0 if begin else len(buffers[0])
     )
-    monkeypatch.setattr(packed_file, "_READ_BYTES", 1 << 20)
+    monkeypatch.setattr(host_memory, "_PIECE_BYTES", 1 << 20)
     with pytest.raises(PackedFileError, match=rf"ends at byte 1048576 of {nbytes}"):
         PackedFile(path, use_mmap=False)
 

@@ -63,8 +63,7 @@ std::vector<InstructionPath> detect() {
   // Tiles, and their products of int8 and bfloat16.
   const bool has_amx = (states & 0x60000) == 0x60000 && bit(extended.edx, 24) &&
                        bit(extended.edx, 25) && bit(extended.edx, 22) &&
-                       bit(extended1.eax, 5) &&  // and conversions to bfloat16
-                       bit(extended.ecx, 1);     // VBMI: bytes looked up
+                       bit(extended1.eax, 5);  // and conversions to bfloat16
   return {{"amx", &kernels_amx, avx512 && has_amx && may_use_tiles()},
           {"avx512vnni", &kernels_avx512vnni, avx512},
           {"avxvnni", &kernels_avxvnni, avxvnni},

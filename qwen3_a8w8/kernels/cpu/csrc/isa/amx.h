@@ -11,6 +11,7 @@ namespace {
 constexpr int64_t kTileSide = 16;        // rows of a tile at most
 constexpr int64_t kTileRowBytes = 64;    // bytes of a row at most
 constexpr int64_t kTileBytes = kTileSide * kTileRowBytes;
+constexpr int64_t kTileNumbers = kTileSide * kTileSide;  // of 32 bits
 
 // Operand of LDTILECFG.
 struct TileConfig {

@@ -22,7 +22,6 @@ namespace {
 constexpr int kParts = 3;
 constexpr int64_t kStackedRows = kTileSide / kParts;  // as many as fit into a tile with their parts
 constexpr int64_t kTileDims = 64;  // dimensions of one round of products with V
-constexpr int64_t kTileNumbers = kTileSide * kTileSide;  // of 32 bits
 
 // Rows of a block that are computed together, at most 16.
 struct TileSet {

@@ -10,7 +10,7 @@ namespace {
 
 // The largest numbers of three bytes, with room for rounding: signed bytes and unsigned ones.
 constexpr float kMostSigned = 0x7f7f70, kMostUnsigned = 0xfffff0;
-constexpr float kLeastLargest = 1e-30f;    // rows of smaller numbers are rows of zeros
+constexpr float kLeastLargest = 1e-30f;  // rows of smaller numbers are rows of zeros
 
 // The three lower bytes of 64 numbers, the highest first: 128-bit lane L of x[j] becomes dword
 // 4 L + j.
@@ -38,9 +38,7 @@ inline VF join_parts(__m512i high, __m512i middle, __m512i low) {
 struct LargestSize {
   __m512i bits = _mm512_castps_si512(_mm512_set1_ps(kLeastLargest));
 
-  void add(VF x, __mmask16 lanes = 0xffff) {
-    bits = _mm512_mask_max_epu32(bits, lanes, bits, (__m512i)vabs(x));
-  }
+  void add(VF x) { bits = _mm512_max_epu32(bits, (__m512i)vabs(x)); }
   float get() const {
     const auto most = static_cast<int32_t>(_mm512_reduce_max_epu32(bits));
     float size;

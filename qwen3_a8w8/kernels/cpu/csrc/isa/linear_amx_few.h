@@ -11,7 +11,7 @@ constexpr int64_t kFewChunkBlocks = 4;
 // Sums of up to 16 rows and four blocks; `w[i]` may repeat, so that fewer blocks need no tile of
 // their own. What is asked for ahead is further down in each block, then in the one four blocks on.
 inline void four_blocks(const qw::LinearArgs& a, const uint8_t* const (&w)[4],
-                        int32_t (&sums)[4][kTileSums]) {
+                        int32_t (&sums)[4][kTileNumbers]) {
   const int64_t block_bytes = a.weight.block_bytes();
   _tile_zero(0);
   _tile_zero(1);
@@ -67,7 +67,7 @@ inline void few_rows(const qw::LinearArgs& a, int64_t first, int64_t end) {
     for (int64_t i = 0; i < 4; ++i) {
       w[i] = a.weight.data + (block + (i < blocks ? i : blocks - 1)) * a.weight.block_bytes();
     }
-    alignas(64) int32_t sums[4][kTileSums];
+    alignas(64) int32_t sums[4][kTileNumbers];
     four_blocks(a, w, sums);
     for (int64_t i = 0; i < blocks; ++i) finish_block(a, start, sums[i], block + i);
   }

@@ -21,7 +21,7 @@ constexpr int64_t kPieceDepth = 512;   // inputs of a piece
 constexpr int64_t kBandRows = 2 * kTileSide;
 constexpr int64_t kChunkPairs = 6;
 constexpr int64_t kPassRows = 512;     // rows whose sums stay in the second-level cache
-constexpr int64_t kPairSums = 4 * kTileSums;  // [upper, lower][first, second][16][16]
+constexpr int64_t kPairSums = 4 * kTileNumbers;  // [upper, lower][first, second][16][16]
 
 struct Pair {
   int64_t first, second;  // blocks; without a second one the first stands in
@@ -40,10 +40,10 @@ inline void begin_band(const qw::LinearArgs& a, int64_t row, int64_t end, Band& 
   for (int64_t i = 0; i < band.rows; ++i) band.start[i] = start_of(a, row + i);
 }
 
-// Sums of row `i` of a band and the first block; those of the second one are kTileSums behind.
+// Sums of row `i` of a band and the first block; those of the second one are kTileNumbers behind.
 inline const int32_t* sums_of(const Band& band, const int32_t* sums, int64_t i) {
   const int64_t upper = band.upper();
-  return sums + (i < upper ? i * kTileSide : 2 * kTileSums + (i - upper) * kTileSide);
+  return sums + (i < upper ? i * kTileSide : 2 * kTileNumbers + (i - upper) * kTileSide);
 }
 
 // A band's pair that is yet to be finished.
@@ -108,9 +108,9 @@ inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
     _tile_zero(3);
   } else {
     _tile_loadd(0, sums, kTileRowBytes);
-    _tile_loadd(1, sums + kTileSums, kTileRowBytes);
-    _tile_loadd(2, sums + 2 * kTileSums, kTileRowBytes);
-    _tile_loadd(3, sums + 3 * kTileSums, kTileRowBytes);
+    _tile_loadd(1, sums + kTileNumbers, kTileRowBytes);
+    _tile_loadd(2, sums + 2 * kTileNumbers, kTileRowBytes);
+    _tile_loadd(3, sums + 3 * kTileNumbers, kTileRowBytes);
   }
   const int64_t rows_per_step = qw::ceil_div(before.left() * kTileDepth, o.depth);
   for (int64_t k = 0; k < o.depth; k += kTileDepth) {
@@ -127,9 +127,9 @@ inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
     fetch.some();
   }
   _tile_stored(0, sums, kTileRowBytes);
-  _tile_stored(1, sums + kTileSums, kTileRowBytes);
-  _tile_stored(2, sums + 2 * kTileSums, kTileRowBytes);
-  _tile_stored(3, sums + 3 * kTileSums, kTileRowBytes);
+  _tile_stored(1, sums + kTileNumbers, kTileRowBytes);
+  _tile_stored(2, sums + 2 * kTileNumbers, kTileRowBytes);
+  _tile_stored(3, sums + 3 * kTileNumbers, kTileRowBytes);
 }
 
 // Pairs [begin, end) for all rows.

@@ -6,6 +6,20 @@
 
 namespace {
 
+// Calls fn(row of the band, first, second) with the scaled sums of a pair whose blocks begin with
+// channels `c0` and `c1`, for the rows [begin, end).
+template <class Fn>
+inline void for_scaled(const qw::LinearArgs& a, const Band& band, const int32_t* sums,
+                       int64_t begin, int64_t end, int64_t c0, int64_t c1, Fn fn) {
+  const VF w0 = load(a.w_scale + c0), w1 = load(a.w_scale + c1);
+  for (int64_t r = begin; r < end; ++r) {
+    const int32_t* from = sums_of(band, sums, r);
+    const VF x_scale = splat(a.x_scale[band.row + r]);
+    fn(r, scaled(from, band.start[r], x_scale, w0),
+       scaled(from + kTileNumbers, band.start[r], x_scale, w1));
+  }
+}
+
 // y = sums * x_scale * w_scale (+ residual).
 template <bool kAdds>
 struct StoreSums {
@@ -21,20 +35,15 @@ struct StoreSums {
       finish_some(band, channel, sums, begin, end);
       return;
     }
-    const VF w0 = load(a.w_scale + channel), w1 = load(a.w_scale + channel + W);
-    for (int64_t r = begin; r < end; ++r) {
-      const int32_t* from = sums_of(band, sums, r);
-      const VF x_scale = splat(a.x_scale[band.row + r]);
+    for_scaled(a, band, sums, begin, end, channel, channel + W, [&](int64_t r, VF y0, VF y1) {
       const int64_t at = (band.row + r) * width + channel;
-      VF y0 = scaled(from, band.start[r], x_scale, w0);
-      VF y1 = scaled(from + kTileSums, band.start[r], x_scale, w1);
       if (kAdds) {
         y0 = load(a.residual + at) + y0;
         y1 = load(a.residual + at + W) + y1;
       }
       store(a.y + at, y0);
       store(a.y + at + W, y1);
-    }
+    });
   }
   // Fewer channels than a pair has.
   void finish_some(const Band& band, int64_t channel, const int32_t* sums, int64_t begin,
@@ -43,7 +52,7 @@ struct StoreSums {
       const VF x_scale = splat(a.x_scale[band.row + r]);
       const int64_t width = a.weight.out_features;
       const int32_t* from = sums_of(band, sums, r);
-      for (int64_t c = channel; c < width; c += W, from += kTileSums) {
+      for (int64_t c = channel; c < width; c += W, from += kTileNumbers) {
         const int n = at_most_w(width - c);
         const int64_t at = (band.row + r) * width + c;
         VF y = scaled(from, band.start[r], x_scale, load_upto(a.w_scale + c, n));
@@ -64,14 +73,10 @@ struct GateSums {
   Pair pair(int64_t i) const { return {i, i + half() / qw::kChannelsPerBlock}; }
   void finish(const Band& band, int64_t i, const int32_t* sums, int64_t begin, int64_t end) const {
     const int64_t channel = i * qw::kChannelsPerBlock;
-    const VF w0 = load(a.w_scale + channel), w1 = load(a.w_scale + half() + channel);
-    for (int64_t r = begin; r < end; ++r) {
-      const int32_t* from = sums_of(band, sums, r);
-      const VF x_scale = splat(a.x_scale[band.row + r]);
-      const VF gate = scaled(from, band.start[r], x_scale, w0);
-      const VF up = scaled(from + kTileSums, band.start[r], x_scale, w1);
-      store(a.y + (band.row + r) * half() + channel, silu_mul(gate, up));
-    }
+    for_scaled(a, band, sums, begin, end, channel, half() + channel,
+               [&](int64_t r, VF gate, VF up) {
+                 store(a.y + (band.row + r) * half() + channel, silu_mul(gate, up));
+               });
   }
   void end_band(const Band&) const {}
 };
@@ -89,14 +94,11 @@ struct RopeSums {
   Pair pair(int64_t i) const { return {2 * i, 2 * i + 1}; }
   void finish(const Band& band, int64_t i, const int32_t* sums, int64_t begin, int64_t end) const {
     const int64_t channel = 2 * i * qw::kChannelsPerBlock;
-    const VF w0 = load(a.w_scale + channel), w1 = load(a.w_scale + channel + W);
-    for (int64_t r = begin; r < end; ++r) {
-      const int32_t* from = sums_of(band, sums, r);
-      const VF x_scale = splat(a.x_scale[band.row + r]);
-      float* y = rows + r * stride + (i - first_pair) * 2 * qw::kChannelsPerBlock;
-      store(y, scaled(from, band.start[r], x_scale, w0));
-      store(y + W, scaled(from + kTileSums, band.start[r], x_scale, w1));
-    }
+    float* y = rows + (i - first_pair) * 2 * qw::kChannelsPerBlock;
+    for_scaled(a, band, sums, begin, end, channel, channel + W, [&](int64_t r, VF y0, VF y1) {
+      store(y + r * stride, y0);
+      store(y + r * stride + W, y1);
+    });
   }
   void end_band(const Band& band) const {
     const int64_t head_dim = rope.cache.head_dim;

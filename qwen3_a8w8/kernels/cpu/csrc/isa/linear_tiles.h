@@ -10,7 +10,6 @@
 namespace {
 
 constexpr int64_t kTileDepth = 64;  // inputs of a tile
-constexpr int64_t kTileSums = kTileSide * kTileSide;
 
 // Whether tiles serve this linear: they need rows padded with zeros and whole groups of weights.
 inline bool has_tile_rows(const qw::LinearArgs& a) {

@@ -70,7 +70,7 @@ inline void head_products(const uint16_t* upper, const uint16_t* lower, int64_t 
     _tile_dpbf16ps(1, 3, 4);
   }
   _tile_stored(0, sums, kTileRowBytes);
-  _tile_stored(1, sums + kTileSide * kTileSide, kTileRowBytes);
+  _tile_stored(1, sums + kTileNumbers, kTileRowBytes);
 }
 
 // Logits are rows of ids, sums are ids of rows: those of one tile.
@@ -86,7 +86,7 @@ inline void store_logits(const qw::LmHeadArgs& a, const float* sums, int64_t row
 
 // All rows of up to 32 ids.
 inline void head_tiles(const qw::LmHeadArgs& a, const HeadRows& x, int64_t id0, int64_t ids) {
-  alignas(64) float sums[2 * kTileSide * kTileSide];
+  alignas(64) float sums[2 * kTileNumbers];
   const uint16_t* w = a.weight + id0 * a.width;
   // Without lower ids the upper ones stand in for them.
   const int64_t upper = ids < kTileSide ? ids : kTileSide, lower = ids - upper;
@@ -99,7 +99,7 @@ inline void head_tiles(const qw::LmHeadArgs& a, const HeadRows& x, int64_t id0, 
     head_products(w, second, a.width, x.group(g), rows, sums);
     store_logits(a, sums, g * kTileSide, rows, id0, upper);
     if (lower > 0) {
-      store_logits(a, sums + kTileSide * kTileSide, g * kTileSide, rows, id0 + kTileSide, lower);
+      store_logits(a, sums + kTileNumbers, g * kTileSide, rows, id0 + kTileSide, lower);
     }
   }
 }

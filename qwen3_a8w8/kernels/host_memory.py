@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -35,22 +37,37 @@ def zeroed(num_bytes: int, *, is_taken: bool = False) -> NDArray[np.uint8]:
         mapping = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
         raise MemoryError(f"{num_bytes} bytes can't be had: {error.strerror}") from error
-    with contextlib.suppress(AttributeError, OSError):  # a wish that a kernel may not know
-        mapping.madvise(mmap.MADV_HUGEPAGE)
+    advise(mapping, "MADV_HUGEPAGE")
     memory = np.frombuffer(mapping, np.uint8)
     if not is_taken:
         return memory
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-        pieces = range(0, num_bytes, _PIECE_BYTES)
-        list(threads.map(lambda begin: _touch(memory[begin : begin + _PIECE_BYTES]), pieces))
+    libc = ctypes.CDLL(None, use_errno=True)
+    for_pieces(num_bytes, lambda begin, end: _touch(libc, memory[begin:end]))
     return memory
 
 
-def _touch(piece: NDArray[np.uint8]) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
+def for_pieces(num_bytes: int, work: Callable[[int, int], None]) -> None:
+    """Calls work(begin, end) for pieces of [0, num_bytes), on as many threads as there are cores.
+
+    Memory that is touched for the first time costs more than what is written to it, so threads
+    pay off. An exception of `work` is raised.
+    """
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        begins = range(0, num_bytes, _PIECE_BYTES)
+        for _ in threads.map(lambda at: work(at, min(at + _PIECE_BYTES, num_bytes)), begins):
+            pass
+
+
+def advise(mapping: mmap.mmap, advice: str) -> None:
+    """Tells the kernel a wish, by its name in `mmap`; a kernel or file system may not know it."""
+    with contextlib.suppress(AttributeError, OSError):
+        mapping.madvise(getattr(mmap, advice))
+
+
+def _touch(libc: ctypes.CDLL, piece: NDArray[np.uint8]) -> None:
     address, length = ctypes.c_void_p(piece.ctypes.data), ctypes.c_size_t(piece.nbytes)
     if libc.madvise(address, length, _MADV_POPULATE_WRITE) == 0:
         return
-    if (code := ctypes.get_errno()) in (12, 14):  # ENOMEM, EFAULT
+    if (code := ctypes.get_errno()) in (errno.ENOMEM, errno.EFAULT):
         raise MemoryError(f"{piece.nbytes} bytes can't be had: {os.strerror(code)}")
     piece[:] = 0  # a kernel that doesn't know the advice
