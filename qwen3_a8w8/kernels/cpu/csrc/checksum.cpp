@@ -8,7 +8,7 @@
 namespace qw {
 namespace {
 
-constexpr int64_t kPieceBytes = 1 << 20;
+constexpr int64_t kChunkBytes = 1 << 20;
 
 using Lanes = uint64_t __attribute__((vector_size(64)));
 
@@ -28,10 +28,10 @@ struct Job {
 
 // Two running sums per lane (Fletcher 1982): the second weighs each word with its distance from
 // the end. Additions only, so that any instruction set keeps up with memory.
-void sum_piece(void* context, int64_t piece, int) {
+void sum_chunk(void* context, int64_t chunk, int) {
   Job& job = *static_cast<Job*>(context);
-  const int64_t begin = piece * kPieceBytes;
-  const int64_t length = job.bytes - begin < kPieceBytes ? job.bytes - begin : kPieceBytes;
+  const int64_t begin = chunk * kChunkBytes;
+  const int64_t length = job.bytes - begin < kChunkBytes ? job.bytes - begin : kChunkBytes;
   Lanes first = {}, second = {};
   const char* data = job.data + begin;
   const auto add = [&](const char* from, size_t bytes) {
@@ -47,7 +47,7 @@ void sum_piece(void* context, int64_t piece, int) {
     add(data + i, 64);
   }
   if (whole < length) add(data + whole, static_cast<size_t>(length - whole));
-  uint64_t hash = mix(static_cast<uint64_t>(piece)) ^ static_cast<uint64_t>(length);
+  uint64_t hash = mix(static_cast<uint64_t>(chunk)) ^ static_cast<uint64_t>(length);
   for (int lane = 0; lane < 8; ++lane) hash = mix(mix(hash ^ first[lane]) ^ second[lane]);
   job.total.fetch_add(hash, std::memory_order_relaxed);
 }
@@ -56,7 +56,7 @@ void sum_piece(void* context, int64_t piece, int) {
 
 uint64_t checksum(const char* data, int64_t bytes, Team& team) {
   Job job{data, bytes};
-  team.parallel(ceil_div(bytes, kPieceBytes), sum_piece, &job);
+  team.parallel(ceil_div(bytes, kChunkBytes), sum_chunk, &job);
   return job.total.load();
 }
 

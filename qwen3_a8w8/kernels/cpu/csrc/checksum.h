@@ -1,6 +1,6 @@
-// A 64-bit checksum at the speed of memory, to tell a damaged file of weights from a good one.
-// It depends on every byte and its place; it doesn't depend on threads or instruction path, and
-// it is no defence against someone who wants to deceive.
+// A 64-bit checksum at the speed of memory, to tell a damaged file of weights from a good one. It
+// depends on every byte and its position, not on threads or instruction path. It is no protection
+// against deliberate changes.
 #pragma once
 
 #include "team.h"

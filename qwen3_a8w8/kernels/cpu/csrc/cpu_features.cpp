@@ -41,7 +41,8 @@ unsigned saved_states() {
   return low;
 }
 
-// Asks the kernel to save tiles for this process and its children, as it does on request only.
+// Asks Linux to save tile registers for this process and its children, which it does on request
+// only.
 bool may_use_tiles() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
   constexpr int kRequestPermission = 0x1023, kTileData = 18;  // asm/prctl.h, Linux 5.16

@@ -42,7 +42,7 @@ struct PackedLinear {
 
 // Rows of int8 activations. A row is followed by zeros up to a multiple of 64 bytes and then by
 // a trailer of 64 bytes that begins with the int32 sum of the row (the +128 of the weights is
-// taken out with it). Rows that come from outside have neither: `has_trailer` is false.
+// taken out with it). Rows that are arguments of the callable have neither: `has_trailer` is false.
 struct QuantisedRows {
   int8_t* data = nullptr;
   int64_t stride = 0;

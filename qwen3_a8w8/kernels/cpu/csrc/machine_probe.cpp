@@ -10,7 +10,7 @@ namespace qw {
 namespace {
 
 constexpr int64_t kChunkBytes = 1 << 20;
-constexpr int64_t kChunksPerThread = 16;  // so that a thread that loses its core is waited for less
+constexpr int64_t kChunksPerThread = 16;  // short waits for a thread that loses its core
 
 template <class F>
 double seconds_of(F&& work) {
@@ -21,7 +21,8 @@ double seconds_of(F&& work) {
 
 template <class F>
 void run_parallel(Team& team, int64_t count, F& body) {
-  team.parallel(count, [](void* context, int64_t i, int) { (*static_cast<F*>(context))(i); }, &body);
+  team.parallel(
+      count, [](void* context, int64_t i, int) { (*static_cast<F*>(context))(i); }, &body);
 }
 
 }  // namespace

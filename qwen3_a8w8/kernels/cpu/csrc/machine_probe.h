@@ -1,5 +1,5 @@
-// The two limits every kernel is held against: how fast the threads read memory, and how many
-// int8 products they do when nothing has to be read.
+// The two limits that kernels are compared with: how fast the threads read memory, and how many
+// int8 products they do per second when nothing has to be read.
 #pragma once
 
 #include <vector>

@@ -42,7 +42,7 @@ LinearWeights::LinearWeights(const int8_t* w, int64_t out_features, int64_t in_f
                              Team& team) {
   view_.out_features = out_features;
   view_.in_features = in_features;
-  // The tiles prefetch past the end; prefetches can't fault, so no padding is needed.
+  // Micro-kernels prefetch past the end; prefetches can't fault, so no padding is needed.
   buffer_ = AlignedBuffer(view_.bytes());
   view_.data = reinterpret_cast<const uint8_t*>(buffer_.data());
   Job job{w, &view_, reinterpret_cast<uint8_t*>(buffer_.data())};

@@ -1,4 +1,4 @@
-// Packs int8 weights for the tiles; see PackedLinear in layout.h.
+// Packs int8 weights for the micro-kernels; see PackedLinear in layout.h.
 #pragma once
 
 #include "aligned_buffer.h"

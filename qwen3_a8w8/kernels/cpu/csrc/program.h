@@ -94,8 +94,8 @@ class Program {
 // carry their trailer.
 int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims);
 
-// By node: a linear whose output is a temporary that only the next node reads. Kernels may take both
-// in one go, so whatever the linear reads stays alive as long as the next node runs.
+// By node: a linear whose output is a temporary that only the next node reads. Kernels may take
+// both in one go, so whatever the linear reads stays alive as long as the next node runs.
 std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
                                const std::vector<NodeInfo>& nodes);
 

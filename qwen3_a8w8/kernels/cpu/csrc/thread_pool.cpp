@@ -13,8 +13,8 @@
 namespace qw {
 namespace {
 
-// Some 30 to 100 microseconds: longer than the serial ops between two parallel ones, shorter
-// than anything a user would notice as a busy idle process.
+// Some 30 to 100 microseconds: longer than the serial ops between two parallel ones, short enough
+// that an idle process doesn't show as busy.
 constexpr int kSpins = 2000;
 
 // A range of chunks in one word, so that both ends are claimed in one step.
@@ -39,7 +39,7 @@ int affinity_cores() {
   return static_cast<int>(std::thread::hardware_concurrency());
 }
 
-// Cores that the cgroup's quota is worth, or 0 where there is none.
+// Cores that the cgroup's CPU quota allows, or 0 where there is no quota.
 int quota_cores() {
   std::ifstream v2("/sys/fs/cgroup/cpu.max");
   std::string quota;

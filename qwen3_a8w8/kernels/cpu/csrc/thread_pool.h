@@ -1,6 +1,6 @@
-// A pool whose threads each take the chunks of a range of their own from the front, so that a
-// thread reads memory in order, and then those of the others from the back, so that one that
-// loses its core to a neighbour process delays the others by one chunk at most.
+// A thread pool with work stealing. Each thread takes the chunks of its own range from the front,
+// so that it reads memory in order, and then those of the other ranges from the back. A thread that
+// loses its core to another process thus delays the rest by one chunk at most.
 #pragma once
 
 #include <pthread.h>
@@ -16,7 +16,7 @@
 
 namespace qw {
 
-// Cores this process may use: the affinity mask, cut down to the cgroup's CPU quota.
+// Cores this process may use: the affinity mask, limited by the cgroup's CPU quota.
 int usable_cores();
 
 class ThreadPool final : public Team {
@@ -46,8 +46,8 @@ class ThreadPool final : public Team {
     int index;
     pthread_t thread;
   };
-  // What sleepers wait on, replaced as a whole after a fork: a mutex copied while held would
-  // stay locked for ever.
+  // What sleeping threads wait on. Replaced as a whole after a fork: a mutex that was held at that
+  // moment stays locked in the child for ever.
   struct Sleep {
     std::mutex mutex;
     std::condition_variable work, finished;
@@ -66,8 +66,8 @@ class ThreadPool final : public Team {
   AlignedBuffer shared_;
   std::mutex run_mutex_;
 
-  // Chunks of the current job that a thread begins with: the next one in the low word, the end in
-  // the high one.
+  // A thread's own range of the current job's chunks: the next chunk in the low word, the end of
+  // the range in the high word.
   struct alignas(64) Range {
     std::atomic<uint64_t> chunks{0};
   };

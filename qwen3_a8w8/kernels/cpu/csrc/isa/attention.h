@@ -1,13 +1,13 @@
 // Attention over the paged cache, one arithmetic for decode and prefill, and for int8 and
 // bfloat16 elements (whose k_scale and v_scale are 1).
 //
-// A sequence's positions are cut into chunks of 256. Within a chunk a (token, head) gets
+// A sequence's positions are split into chunks of 256. Within a chunk a (token, head) gets
 //   s[p] = (q . k[p]) * (scale * k_scale[p]), summed over the head dimension in order,
 //   m = max s, e[p] = exp(s[p] - m), l = sum e (lane by lane, then across lanes),
 //   o = sum over p, in order, of (e[p] * v_scale[p]) * v[p];
-// chunks are then merged from the first to the last. None of it knows how many tokens are
-// computed together or who computes a chunk, so decode may spread the chunks of a row over all
-// threads while prefill walks them for a block of tokens, with the same bits.
+// chunks are then merged from the first to the last. None of this depends on how many tokens are
+// computed together or on which thread computes a chunk. So decode may spread the chunks of a row
+// over all threads, while prefill takes them in turn for a block of tokens, with the same bits.
 #pragma once
 
 #include "attention_block.h"
@@ -61,7 +61,7 @@ struct AttentionScratch {
 
 inline int64_t padded_head_dim(int64_t head_dim) { return qw::round_up(head_dim, kGemmColumns); }
 
-// Turns a row's products into e * v_scale and gives m and l.
+// Replaces a row's products by e * v_scale; writes m and l.
 inline void softmax_row(float* scores, int64_t length, const float* k_factor, const float* v_factor,
                         float* m, float* l) {
   const VF lowest = splat(-__builtin_inff());
@@ -95,7 +95,7 @@ inline void softmax_row(float* scores, int64_t length, const float* k_factor, co
   for (; i < kContextChunk; i += W) store(scores + i, VF{});
 }
 
-// What the chunks of a block have in common.
+// Work that all chunks of a block share.
 template <class Element>
 inline void begin_block([[maybe_unused]] const qw::AttentionArgs<Element>& a,
                         [[maybe_unused]] const QueryBlock& q,
@@ -129,7 +129,7 @@ inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& 
       widen_transposed(cache.k + row * head_dim, count, head_dim, s.tile + (at - begin - p));
     });
     for (int64_t t = 0; t < q.count; ++t) {
-      // Tokens whose context ends before this tile need nothing of it.
+      // Tokens whose context ends before this tile don't need it.
       if (length_in_chunk(a, q.first_token + t, chunk) <= p) continue;
       const int64_t head = (q.first_token + t) * a.num_heads + q.kv_head * group;
       sgemm(a.q + head * head_dim, head_dim, group, s.tile, kTilePositions, kTilePositions,
@@ -152,13 +152,13 @@ inline void attend_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& 
       widen_rows(cache.v + row * head_dim, count, head_dim, s.tile + (at - begin - p) * padded,
                  padded);
     });
-    // Past a token's own context e is 0, which leaves its sums as they are.
+    // Past a token's own context e is 0 and adds nothing to its sums.
     sgemm(s.scores + p, kContextChunk, q.count * group, s.tile, padded, padded, end - p, s.partial,
           padded, p > 0);
   }
 }
 
-// Running result (m, l, o) merged with the next chunk's.
+// Merges the running result (m, l, o) with that of the next chunk.
 inline void merge(float& m, float& l, float* o, float m2, float l2, const float* o2,
                   int64_t head_dim) {
   const float top = m > m2 ? m : m2;
@@ -188,7 +188,7 @@ inline int64_t num_chunks(const qw::AttentionArgs<Element>& a, int64_t token) {
   return qw::ceil_div(a.context_lens[token], kContextChunk);
 }
 
-// Prefill: a task walks the chunks of a block of tokens.
+// Prefill: a task takes the chunks of a block of tokens in turn.
 template <class Element>
 inline void attend_block(const qw::AttentionArgs<Element>& a, const QueryBlock& q, char* memory) {
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
@@ -241,7 +241,7 @@ inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) 
   const int64_t floats = AttentionScratch<Element>::floats(rows, padded);
   const size_t bytes = (floats + 2 * qw::round_up(rows, 16)) * sizeof(float);
   parallel_for(team, blocks * kv_heads, [&](int64_t i, int thread) {
-    // Late blocks have the longest contexts: begin with them, so that none is left for the end.
+    // The last blocks have the longest contexts: they come first, so that no long task starts last.
     const int64_t b = blocks - 1 - i / kv_heads;
     const QueryBlock q{first[b], first[b + 1] - first[b], i % kv_heads,
                        a.block_tables + a.seq_index[first[b]] * a.table_stride};
@@ -249,12 +249,12 @@ inline void attend_prefill(const qw::AttentionArgs<Element>& a, qw::Team& team) 
   });
 }
 
-// Decode: every (row, KV head, chunk) is a task; a second round merges.
+// Decode: every (row, KV head, chunk) is a task; a second pass merges the chunks.
 template <class Element>
 inline void attend_decode(const qw::AttentionArgs<Element>& a, qw::Team& team) {
   const int64_t kv_heads = a.cache.kv_heads, group = a.num_heads / kv_heads;
   const int64_t head_dim = a.cache.head_dim, padded = padded_head_dim(head_dim);
-  // First chunk of each row in a running count, then the partial results.
+  // Index of each row's first chunk, then the partial results.
   int64_t chunks = 0;
   for (int64_t t = 0; t < a.rows; ++t) chunks += num_chunks(a, t);
   const int64_t entry = group * (head_dim + 2);

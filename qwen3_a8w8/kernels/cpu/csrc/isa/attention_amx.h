@@ -7,7 +7,8 @@
 
 namespace {
 
-// Whether tiles serve this cache: for all rows of a model or for none.
+// Whether AMX tiles can be used with this cache. This depends on the model's dimensions alone, so
+// all of its rows are computed alike.
 template <class Element>
 inline bool has_tiles(const qw::CacheView<Element>& cache) {
   return cache.head_dim % kTileDims == 0 && cache.block_size % kTileSide == 0;
@@ -26,7 +27,7 @@ inline int64_t tile_bytes(int64_t head_dim) {
   return TileScratch::kBytes + TileOperands<Element>::bytes(head_dim);
 }
 
-// Cuts a block's rows of q into parts.
+// Splits a block's rows of q into parts.
 template <class Element>
 inline void split_queries(const qw::AttentionArgs<Element>& a, const QueryBlock& q, char* out) {
   using Operands = TileOperands<Element>;
@@ -71,8 +72,9 @@ inline void multiply_values(const TileOperands<Element>& operands, const TileSet
   }
 }
 
-// Scores of a set's rows; gives each row's largest. A round's products are under way while those of
-// the round before are put together.
+// Scores of a set's rows; writes each row's largest one to `m`. The next round's products are
+// issued before those of the current round are combined, so that tiles and vectors work at the same
+// time.
 template <class Element>
 inline void score(const TileOperands<Element>& operands, const TileSet& set, const char* queries,
                   const TileScratch& s, const float* k_factor, float* m) {
@@ -101,8 +103,8 @@ inline void score(const TileOperands<Element>& operands, const TileSet& set, con
   for (int64_t r = 0; r < set.rows; ++r) m[r] = _mm512_reduce_max_ps(largest[r]);
 }
 
-// Partial m, l and o (rows `stride` apart) of all rows of a block. `queries` are what
-// `split_queries` made of them, `scratch` has `tile_bytes`.
+// Partial m, l and o (rows `stride` apart) of all rows of a block. `queries` is the output of
+// `split_queries`, `scratch` has `tile_bytes`.
 template <class Element>
 inline void attend_chunk_tiles(const qw::AttentionArgs<Element>& a, const QueryBlock& q,
                                const char* queries, int64_t chunk, int64_t length,

@@ -1,4 +1,4 @@
-// What all ways to compute attention share: which rows see the same keys and values, and where
+// Shared by all implementations of attention: which rows use the same keys and values, and where
 // those lie in the paged cache.
 #pragma once
 
@@ -25,7 +25,7 @@ inline int64_t length_in_chunk(const qw::AttentionArgs<Element>& a, int64_t toke
   return length < 0 ? 0 : length < kContextChunk ? length : kContextChunk;
 }
 
-// The same of the block's token that sees most.
+// The same for the block's token with the longest context.
 template <class Element>
 inline int64_t longest_in_chunk(const qw::AttentionArgs<Element>& a, const QueryBlock& q,
                                 int64_t chunk) {
@@ -51,7 +51,7 @@ void for_runs(const qw::CacheView<Element>& cache, const QueryBlock& q, int64_t 
   }
 }
 
-// What multiplies a position's product with q and its weight; 0 past the end.
+// By position: the factor of its product with q, and that of its weight; 0 past the end.
 struct ChunkFactors {
   alignas(64) float k[kContextChunk] = {}, v[kContextChunk] = {};
 };

@@ -1,16 +1,17 @@
-// What attention with AMX tiles shares between kinds of cache. Queries and weights are cut into
-// three parts, which together hold a float32; products of parts are exact.
+// Attention with AMX tiles: what int8 and bfloat16 caches share. Queries and weights are split into
+// three parts, which together represent a float32; products of parts are exact.
 //
-// Rows, i.e. (token, head) pairs, are taken in sets, and a set
+// Rows, i.e. (token, head) pairs, are taken in sets. A set has these arrays:
 //   products [parts][positions][rows]: K as it lies times Q^T,
-//   scores [rows][positions]: the parts' products put together,
+//   scores [rows][positions]: the products of all parts, added up,
 //   weights [parts][rows][positions]: softmax; those of positions past a row's end are 0,
 //   O [parts][rows][dimensions]: weights times V.
-// Few rows (decode) share one tile with all their parts, many (prefill) fill one with each. A row's
-// arithmetic is the same in both and knows nothing of other rows, so the bits are the same.
+// All parts of few rows (decode) share one tile; of many rows (prefill), each part fills a tile.
+// The arithmetic of a row is the same in both cases and doesn't depend on other rows, so the bits
+// are the same.
 //
-// How numbers become operands is told by TileOperands<Element>, see attention_tiles_int8.h and
-// attention_tiles_bf16.h; attention_amx.h walks the sets.
+// TileOperands<Element> converts numbers to operands, see attention_tiles_int8.h and
+// attention_tiles_bf16.h; attention_amx.h loops over the sets.
 #pragma once
 
 #include "amx.h"
@@ -20,7 +21,7 @@
 namespace {
 
 constexpr int kParts = 3;
-constexpr int64_t kStackedRows = kTileSide / kParts;  // as many as fit into a tile with their parts
+constexpr int64_t kStackedRows = kTileSide / kParts;  // rows of which all parts fit into a tile
 constexpr int64_t kTileDims = 64;  // dimensions of one round of products with V
 
 // Rows of a block that are computed together, at most 16.
@@ -56,7 +57,7 @@ struct TileScratch {
 // A row's weights.
 struct RowWeights {
   float sum;   // of e
-  float unit;  // what a one among the weights is worth
+  float unit;  // value of 1 in integer weights
 };
 
 template <class Element>

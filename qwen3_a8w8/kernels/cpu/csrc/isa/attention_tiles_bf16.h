@@ -1,6 +1,6 @@
-// Operands of attention over a bfloat16 cache. Queries and weights are cut into three bfloat16
-// parts, which hold a float32 exactly; their products are exact, sums float32: dimensions in order,
-// positions 32 at a time.
+// Operands of attention over a bfloat16 cache. Queries and weights are split into three bfloat16
+// parts, which represent a float32 exactly. Products are exact; sums are float32, over dimensions
+// in order and over positions 32 at a time.
 #pragma once
 
 #include "attention_tiles.h"
@@ -43,7 +43,7 @@ struct TileOperands<uint16_t> {
         }
       }
     });
-    // There must be numbers up to a whole group.
+    // Tiles load whole groups; zeros make the scores past the end, which are ignored, defined.
     const int64_t end = qw::round_up(length, kTileSide);
     memset(k + length * head_dim, 0, 2 * (end - length) * head_dim);
   }
@@ -158,7 +158,7 @@ struct TileOperands<uint16_t> {
         }
       }
     });
-    // There must be numbers, their weights are 0.
+    // Tiles load 32 positions; weights past the end are 0, which cancels finite numbers only.
     const int64_t written = qw::round_up(length, 2), end = qw::round_up(length, 32);
     memset(v + written * head_dim, 0, 2 * (end - written) * head_dim);
   }

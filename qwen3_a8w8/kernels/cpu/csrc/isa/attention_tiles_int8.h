@@ -1,7 +1,7 @@
 // Operands of attention over an int8 cache: queries and weights as three bytes each (byte_parts.h),
-// signed ones of a query, unsigned ones of a weight. K is an operand as it lies in the cache; of V,
-// four neighbouring positions are brought side by side. Sums of products are exact, so no order
-// matters to them.
+// signed for queries, unsigned for weights. K is loaded from the cache as it is; V is rearranged,
+// four neighbouring positions side by side. Sums of products are exact, so their order doesn't
+// matter.
 #pragma once
 
 #include "attention_tiles.h"
@@ -32,7 +32,7 @@ struct TileOperands<int8_t> {
     next_head = q.kv_head + 1 < cache.kv_heads ? cache.block_size * head_dim : 0;
     groups = qw::ceil_div(length, kTileSide);
     for (int64_t g = 0; g < kGroups; ++g) {
-      // Past the end the last group stands in.
+      // Groups past the end repeat the last one.
       const int64_t at = begin + (g < groups ? g : groups - 1) * kTileSide;
       const int64_t row =
           cache.row(q.table[at / cache.block_size], q.kv_head, at % cache.block_size);
@@ -41,8 +41,8 @@ struct TileOperands<int8_t> {
     }
   }
 
-  // Parts of a set's rows of q as [tiles][head_dim / 64][16 fours of dimensions][columns][4], then
-  // what a one among each row's numbers is worth. Columns without a row are 0.
+  // Parts of a set's rows of q as [tiles][head_dim / 64][16 fours of dimensions][columns][4], and
+  // each row's unit, the value of 1 in its integers. Columns without a row are 0.
   template <int kTiles, class RowAt>
   static void split_rows(RowAt row_at, int64_t rows, int64_t head_dim, int8_t* q, float* units) {
     float factors[kTileSide];
@@ -52,7 +52,8 @@ struct TileOperands<int8_t> {
       units[r] = largest.get() / kMostSigned;
       factors[r] = kMostSigned / largest.get();
     }
-    // Bytes that begin at -128 instead of 0.
+    // 128 is added to every byte before the split and subtracted (by flipping the top bit) after
+    // it, which gives signed bytes.
     const __m512i bias = _mm512_set1_epi32(0x808080), flip = _mm512_set1_epi8(-128);
     for (int64_t d = 0; d < head_dim; d += 64) {
       __m512i columns[kTiles][kTileSide] = {};
@@ -173,9 +174,9 @@ struct TileOperands<int8_t> {
     for (int64_t r = 0; r < set.rows; ++r) x[r] = x[r] * splat(units[r]);
   }
 
-  // Brings V into the order of operands, see `take_bytes` for that of positions. Tile t of 64
-  // dimensions has in its 128-bit lane L those from 16 L + 4 t on. The next head's keys are asked
-  // for meanwhile.
+  // Rearranges V into operands, with positions in the order that `take_bytes` gives to weights. Of
+  // 64 dimensions, 128-bit lane L of tile t has the four from 16 L + 4 t on. Also prefetches the
+  // next head's keys.
   void prepare_values() const {
     for (int64_t group = 0; group < groups; ++group) {
       int8_t* to = values + group / 4 * 64 * head_dim + group % 4 * kTileRowBytes;

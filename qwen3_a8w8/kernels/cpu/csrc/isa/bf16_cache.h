@@ -1,5 +1,5 @@
-// What a cache of bfloat16 needs instead of int8 and scales: rows rounded when they are written,
-// and widened to float32 tiles when they are read, V as it is, K transposed.
+// A cache of bfloat16: rows are rounded when they are written, and widened to float32 tiles when
+// they are read, V row-major, K transposed. The int8 counterparts are in rope_cache.h and widen.h.
 #pragma once
 
 #include "widen.h"
@@ -22,7 +22,7 @@ inline void widen_rows(const uint16_t* x, int64_t count, int64_t width, float* o
   }
 }
 
-// Two neighbouring dimensions of W positions, as they lie in dwords, to their rows of `out`.
+// Two neighbouring dimensions of W positions, a dword each, to their rows of `out`.
 inline void store_pairs(VU pairs, float* out) {
   store(out, (VF)(pairs << 16));
   store(out + kTilePositions, (VF)(pairs & 0xffff0000u));

@@ -1,5 +1,5 @@
-// Numbers as bfloat16 in the order that tiles of attention have: of 64 dimensions the even ones
-// come first.
+// Conversions to bfloat16 in the order of attention's operands: of every 64 dimensions, the even
+// ones come first.
 #pragma once
 
 #include "widen.h"
@@ -41,7 +41,7 @@ inline void store_pairs(__m512i even, __m512i odd, __m512i next_even, __m512i ne
   _mm512_storeu_si512(v + 96, _mm512_unpackhi_epi16(odd, next_odd));
 }
 
-// 64 dimensions in the order of `store_pairs` to their own.
+// 64 dimensions from the order of `store_pairs` back to ascending order.
 inline void store_in_order(const VF* x, float* out) {
   const __m512 a = (__m512)x[0], b = (__m512)x[1], c = (__m512)x[2], d = (__m512)x[3];
   store_lanes({_mm512_unpacklo_ps(a, c), _mm512_unpackhi_ps(a, c), _mm512_unpacklo_ps(b, d),

@@ -1,5 +1,5 @@
-// Numbers as three bytes: whole numbers of 24 bits, relative to the largest size in their row,
-// whose bytes are operands of products that are exact.
+// Numbers as three bytes: 24-bit integers relative to the largest magnitude of their row. Their
+// bytes are operands of integer products, which are exact.
 #pragma once
 
 #include <immintrin.h>
@@ -8,11 +8,11 @@
 
 namespace {
 
-// The largest numbers of three bytes, with room for rounding: signed bytes and unsigned ones.
+// The largest integers of three signed and three unsigned bytes, with room for rounding.
 constexpr float kMostSigned = 0x7f7f70, kMostUnsigned = 0xfffff0;
-constexpr float kLeastLargest = 1e-30f;  // rows of smaller numbers are rows of zeros
+constexpr float kLeastLargest = 1e-30f;  // lower bound, for rows of zeros
 
-// The three lower bytes of 64 numbers, the highest first: 128-bit lane L of x[j] becomes dword
+// The three lower bytes of 64 integers, the highest first: 128-bit lane L of x[j] becomes dword
 // 4 L + j.
 inline void take_bytes(const __m512i (&x)[4], __m512i (&parts)[3]) {
   const __m512i order = _mm512_broadcast_i32x4(
@@ -28,13 +28,13 @@ inline void take_bytes(const __m512i (&x)[4], __m512i (&parts)[3]) {
   parts[2] = _mm512_unpacklo_epi64(low01, low23);
 }
 
-// Numbers from the sums of their parts' products, which are below 2^24.
+// Results from the sums of their parts' products, which are below 2^24.
 inline VF join_parts(__m512i high, __m512i middle, __m512i low) {
   const VF lower = fma(to_float((VI)middle), splat(256.0f), to_float((VI)low));
   return fma(to_float((VI)high), splat(65536.0f), lower);
 }
 
-// The largest size of some numbers, found among their bits, where a NaN is above all numbers.
+// The largest magnitude, compared as bits, where a NaN ranks above all numbers.
 struct LargestSize {
   __m512i bits = _mm512_castps_si512(_mm512_set1_ps(kLeastLargest));
 

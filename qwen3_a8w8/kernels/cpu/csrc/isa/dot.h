@@ -1,4 +1,4 @@
-// Chooses the int8 tiles of the unit's instruction set.
+// The int8 micro-kernels of the unit's instruction set; see tile_args.h.
 #pragma once
 
 #if defined(__AVX512VNNI__)

@@ -1,8 +1,13 @@
-// Tiles on 256 bits. With AVX-VNNI one instruction per 32 products; without it weights and
-// activations are widened to 16 bits, because vpmaddubsw saturates: 2 * 255 * 127 > 32767.
+// int8 micro-kernels on 256 bits. AVX-VNNI has an instruction for 32 products; without it weights
+// and activations are widened to 16 bits, because vpmaddubsw saturates: 2 * 255 * 127 > 32767.
 #pragma once
 
+#include <immintrin.h>
+
+#include <cstring>
 #include <utility>
+
+#include "tile_args.h"
 
 namespace {
 
@@ -25,7 +30,7 @@ inline void add_to(int32_t* acc, __m256i sum) {
 #if defined(__AVXVNNI__)
 constexpr int kSkinnyRows = 6;
 
-// Written out, and with index packs, for the reasons given in dot_avx512.h.
+// Inline assembly and index packs, for the reasons given in dot_avx512.h.
 inline void add_products(__m256i& low_sum, __m256i& high_sum, __m256i low, __m256i high,
                          const int8_t* x) {
   const __m256i group = _mm256_set1_epi32(group_at(x));
@@ -82,7 +87,7 @@ __attribute__((noinline)) void tile(const TileArgs& a) {
   }
   for (int r = 0; r < R; ++r) {
     for (int c = 0; c < 4; c += 2) {
-      // hadd works within halves: channels come out as 0 1 4 5 2 3 6 7.
+      // hadd adds within 128-bit halves: channels come out as 0 1 4 5 2 3 6 7.
       const __m256i pairs = _mm256_hadd_epi32(sum[r][c], sum[r][c + 1]);
       add_to(a.acc + r * a.acc_stride + 4 * c, _mm256_permute4x64_epi64(pairs, 0xd8));
     }

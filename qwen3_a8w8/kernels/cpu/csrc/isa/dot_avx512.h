@@ -1,10 +1,14 @@
-// Tiles with vpdpbusd on 512 bits: unsigned weights times signed activations.
+// int8 micro-kernels with vpdpbusd on 512 bits: unsigned weights times signed activations.
 //
-// The instruction is written out: given the intrinsic in a tile, GCC 12 copies and spills the
-// sums at every step. Index packs instead of loops keep the sums out of memory.
+// The instruction is inline assembly: with the intrinsic, GCC 12 copies and spills the sums at
+// every step. Index packs instead of loops keep the sums in registers.
 #pragma once
 
+#include <immintrin.h>
+
 #include <utility>
+
+#include "tile_args.h"
 
 namespace {
 
@@ -17,13 +21,13 @@ constexpr int64_t kWidePrefetchBytes = 1024;  // ahead in each of three streams
 
 inline __m512i load_512(const void* p) { return _mm512_loadu_si512(p); }
 
-// Four neighbouring activations, for the instructions' memory operands.
+// Four neighbouring activations: a memory operand of the instruction.
 struct Group {
   int8_t x[4];
 };
 inline const Group& group_at(const int8_t* x) { return *reinterpret_cast<const Group*>(x); }
 
-// Adds the products of one block; the instruction itself broadcasts the activations.
+// Adds the products of one block; the instruction broadcasts the activations itself.
 inline void add_products(__m512i& sum, __m512i weights, const int8_t* x) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(weights), "m"(group_at(x)));
 }
@@ -45,7 +49,7 @@ inline void prefetch_ahead(const uint8_t* w) {
   _mm_prefetch(reinterpret_cast<const char*>(w + kPrefetchBytes), _MM_HINT_T0);
 }
 
-// R rows of one block. Memory is the limit, so weights are prefetched all along.
+// R rows of one block. Reading the weights is the bottleneck, so they are prefetched throughout.
 template <int R, size_t... I>
 inline void tile_one_block(const TileArgs& a, std::index_sequence<I...>) {
   __m512i sum[R] = {load_512(a.acc + I * a.acc_stride)...};
@@ -64,7 +68,7 @@ __attribute__((noinline)) void tile_skinny_rows(const TileArgs& a) {
   tile_one_block<R>(a, std::make_index_sequence<R>());
 }
 
-// One row: four chains, as one would wait for the latency of its own sums.
+// One row: four chains of sums, since a single one would be bound by the instruction's latency.
 __attribute__((noinline)) void tile_one_row(const TileArgs& a) {
   __m512i s0 = load_512(a.acc), s1 = _mm512_setzero_si512(), s2 = s1, s3 = s1;
   const uint8_t* w = a.w;
@@ -85,9 +89,9 @@ __attribute__((noinline)) void tile_one_row(const TileArgs& a) {
   _mm512_storeu_si512(a.acc, s0);
 }
 
-// R rows of three blocks. With `kFetches` the weights come from memory and are prefetched; the
-// other row groups of the same weights find them in the first-level cache.
-template <int R, bool kFetches, size_t... I>
+// R rows of three blocks. With `kPrefetches` the weights come from memory; later row groups find
+// the same weights in the first-level cache.
+template <int R, bool kPrefetches, size_t... I>
 inline void tile_three_blocks(const TileArgs& a, std::index_sequence<I...>) {
   __m512i sum0[R] = {load_512(a.acc + I * a.acc_stride)...};
   __m512i sum1[R] = {load_512(a.acc + I * a.acc_stride + 16)...};
@@ -96,7 +100,7 @@ inline void tile_three_blocks(const TileArgs& a, std::index_sequence<I...>) {
   const int64_t stride = a.w_block_stride;
   const int8_t* x = a.x;
   for (const uint8_t* end = w + a.depth_groups * 64; w != end; x += 4 * R, w += 64) {
-    if constexpr (kFetches) {
+    if constexpr (kPrefetches) {
       const uint8_t* ahead = w + kWidePrefetchBytes;
       _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
       _mm_prefetch(reinterpret_cast<const char*>(ahead + stride), _MM_HINT_T0);

@@ -1,5 +1,11 @@
-// Tiles with sdot: weights become signed again by flipping their top bit.
+// int8 micro-kernels with sdot: weights become signed again by flipping their top bit.
 #pragma once
+
+#include <arm_neon.h>
+
+#include <cstring>
+
+#include "tile_args.h"
 
 namespace {
 

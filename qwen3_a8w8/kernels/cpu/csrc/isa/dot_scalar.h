@@ -1,5 +1,7 @@
-// Tiles in plain C++.
+// int8 micro-kernels in plain C++.
 #pragma once
+
+#include "tile_args.h"
 
 namespace {
 

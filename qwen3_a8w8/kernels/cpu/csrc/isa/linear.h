@@ -1,43 +1,20 @@
-// int8 linears: packs activations, cuts the work, applies scales. The products are in the
-// dot_*.h of the instruction set, which defines
-//   kSkinnyRows                 most rows for which memory is the limit,
-//   kTileRows, kTileBlocks      the register tile when there are more,
-//   tile_skinny(rows)           tile of up to kSkinnyRows or kTileRows rows x 1 block,
-//   tile_wide(rows)             tile of up to kTileRows rows x kTileBlocks blocks.
-// A tile adds the products of `depth_groups` groups of 4 inputs to the int32 sums `acc`.
-// Integer sums are exact, so no order matters here.
+// int8 linears: packs activations, chooses the tiling, scales the sums. The products are in the
+// micro-kernels of dot.h.
 #pragma once
 
+#include "dot.h"
 #include "rows.h"
 
 namespace {
 
-struct TileArgs {
-  const uint8_t* w;         // [blocks][depth_groups][16][4]
-  int64_t w_block_stride;   // bytes between blocks
-  const int8_t* x;          // [depth_groups][rows][4]
-  int32_t* acc;             // [rows][.]: 16 sums per block
-  int64_t acc_stride;       // elements
-  int64_t depth_groups;
-  bool is_first_use;        // the weights come from memory
-};
-
-using TileFn = void (*)(const TileArgs&);
-
-}  // namespace
-
-#include "dot.h"
-
-namespace {
-
-constexpr int64_t kPieceGroups = 128;        // depth groups of a piece: 8 KiB of a block
-constexpr int64_t kFewRows = 4 * kTileRows;  // with so few, pieces are half as long
+constexpr int64_t kPanelGroups = 128;        // depth groups of a k-panel: 8 KiB of a block
+constexpr int64_t kFewRows = 4 * kTileRows;  // with so few, k-panels are half as long
 constexpr int64_t kRowsPerPass = 512;        // rows whose sums stay in the second-level cache
-constexpr int64_t kChunkBytes = 384 * 1024;  // weights of one chunk when memory is the limit
-constexpr int64_t kNearBytes = 1 << 20;      // activations that stay in the second-level cache
+constexpr int64_t kChunkBytes = 384 * 1024;  // weights of a chunk if reading them is the bottleneck
+constexpr int64_t kL2Activations = 1 << 20;  // bytes that stay in the second-level cache
 
-// Activations regrouped for tiles: groups of `group_rows` rows as [depth_groups][rows][4], the
-// last group with what is left.
+// Activations packed for the micro-kernels: groups of `group_rows` rows as [depth_groups][rows][4];
+// the last group has the remaining rows.
 struct PackedRows {
   int8_t* data;
   int32_t* sums;
@@ -48,7 +25,7 @@ struct PackedRows {
     const int64_t left = rows - group * group_rows;
     return left < group_rows ? left : group_rows;
   }
-  const int8_t* piece(int64_t group, int64_t first_depth_group) const {
+  const int8_t* panel(int64_t group, int64_t first_depth_group) const {
     return data + 4 * (group * group_rows * depth_groups + first_depth_group * rows_of(group));
   }
 };
@@ -56,13 +33,13 @@ struct PackedRows {
 inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Team& team) {
   const int64_t width = a.weight.in_features, padded = qw::round_up(width, 64);
   constexpr int64_t kGrain = 256;  // depth groups
-  const int64_t pieces = qw::ceil_div(packed.depth_groups, kGrain);
-  parallel_for(team, packed.groups() * pieces, [&](int64_t i, int) {
-    const int64_t group = i / pieces, begin = i % pieces * kGrain;
+  const int64_t ranges = qw::ceil_div(packed.depth_groups, kGrain);
+  parallel_for(team, packed.groups() * ranges, [&](int64_t i, int) {
+    const int64_t group = i / ranges, begin = i % ranges * kGrain;
     const int64_t end = begin + kGrain < packed.depth_groups ? begin + kGrain : packed.depth_groups;
     const int64_t rows = packed.rows_of(group), first = group * packed.group_rows;
     int8_t* out = packed.data + 4 * group * packed.group_rows * packed.depth_groups;
-    // Rows from outside end where they end; ours are padded with zeros.
+    // Rows that are arguments of the callable have no padding; temporaries are padded with zeros.
     const int64_t readable = a.x.has_trailer ? end : width / 4;
     const int64_t whole = readable < end ? readable : end;
     for (int64_t r = 0; r < rows; ++r) {
@@ -84,8 +61,8 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
   });
 }
 
-// y = acc * x_scale * w_scale (+ residual) for `count` channels of one row. Stored through the
-// caches, as what comes next reads it.
+// y = acc * x_scale * w_scale (+ residual) for `count` channels of one row. Plain stores, since the
+// next op reads y from the caches.
 inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row, int64_t begin,
                        int64_t count) {
   const VF x_scale = splat(a.x_scale[row]);
@@ -100,60 +77,60 @@ inline void finish_row(const qw::LinearArgs& a, const int32_t* acc, int64_t row,
   }
 }
 
-// How the work on a range of blocks is ordered.
-struct Cut {
-  int64_t chunk_blocks, tile_blocks, piece_groups;
-  bool is_depth_outer;  // all columns of a piece before the next piece
+// The loop structure over a range of blocks.
+struct Tiling {
+  int64_t chunk_blocks, tile_blocks, panel_groups;
+  bool is_depth_outer;  // all column tiles of a k-panel before the next k-panel
 };
 
-// A tile column and a piece of the depth.
+// A column tile and a k-panel.
 struct Step {
   int64_t block, first_group;  // block relative to the chunk
 };
 
-inline Step step_at(const Cut& cut, int64_t index, int64_t columns, int64_t pieces) {
-  const int64_t column = cut.is_depth_outer ? index % columns : index / pieces;
-  const int64_t piece = cut.is_depth_outer ? index / columns : index % pieces;
-  return {column * cut.tile_blocks, piece * cut.piece_groups};
+inline Step step_at(const Tiling& tiling, int64_t index, int64_t columns, int64_t panels) {
+  const int64_t column = tiling.is_depth_outer ? index % columns : index / panels;
+  const int64_t panel = tiling.is_depth_outer ? index / columns : index % panels;
+  return {column * tiling.tile_blocks, panel * tiling.panel_groups};
 }
 
-// Row groups [g0, g1) of one range of blocks. `acc` holds the sums, tile by tile: a tile begins
-// at its first piece and is finished after its last one while its sums are near.
-inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
+// Row groups [g0, g1) of one range of blocks. `acc` holds the sums, tile by tile: they are
+// initialised at a tile's first k-panel, and scaled right after its last one, still in cache.
+inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const Tiling& tiling,
                         int64_t first_block, int64_t num_blocks, int64_t g0, int64_t g1,
                         int32_t* acc) {
   const int64_t stride = a.weight.block_bytes();
   const uint8_t* weights = a.weight.data + first_block * stride;
-  const int64_t columns = qw::ceil_div(num_blocks, cut.tile_blocks);
-  const int64_t pieces = qw::ceil_div(packed.depth_groups, cut.piece_groups);
+  const int64_t columns = qw::ceil_div(num_blocks, tiling.tile_blocks);
+  const int64_t panels = qw::ceil_div(packed.depth_groups, tiling.panel_groups);
   TileArgs tile;
   tile.w_block_stride = stride;
-  tile.acc_stride = cut.tile_blocks * qw::kChannelsPerBlock;
+  tile.acc_stride = tiling.tile_blocks * qw::kChannelsPerBlock;
   const int64_t tile_sums = packed.group_rows * tile.acc_stride;
-  for (int64_t i = 0; i < columns * pieces; ++i) {
-    const Step step = step_at(cut, i, columns, pieces);
+  for (int64_t i = 0; i < columns * panels; ++i) {
+    const Step step = step_at(tiling, i, columns, panels);
     const int64_t left = packed.depth_groups - step.first_group;
-    const bool is_first = step.first_group == 0, is_last = left <= cut.piece_groups;
-    const int64_t blocks = num_blocks - step.block < cut.tile_blocks ? num_blocks - step.block
-                                                                     : cut.tile_blocks;
-    const bool is_wide = cut.tile_blocks > 1 && blocks == cut.tile_blocks;
+    const bool is_first = step.first_group == 0, is_last = left <= tiling.panel_groups;
+    const int64_t blocks = num_blocks - step.block < tiling.tile_blocks ? num_blocks - step.block
+                                                                     : tiling.tile_blocks;
+    const bool is_wide = tiling.tile_blocks > 1 && blocks == tiling.tile_blocks;
     const int64_t begin = (first_block + step.block) * qw::kChannelsPerBlock;
     const int64_t channels = blocks * qw::kChannelsPerBlock;
     const int64_t beyond = a.weight.out_features - begin;
-    tile.depth_groups = is_last ? left : cut.piece_groups;
+    tile.depth_groups = is_last ? left : tiling.panel_groups;
     for (int64_t g = g0; g < g1; ++g) {
       const int rows = static_cast<int>(packed.rows_of(g));
       const int64_t row0 = g * packed.group_rows;
-      int32_t* sums = acc + (step.block / cut.tile_blocks * (g1 - g0) + g - g0) * tile_sums;
+      int32_t* sums = acc + (step.block / tiling.tile_blocks * (g1 - g0) + g - g0) * tile_sums;
       for (int64_t r = 0; is_first && r < rows; ++r) {
         const VI start = splat_int(kUsesUnsignedWeights ? -128 * packed.sums[row0 + r] : 0);
         for (int64_t c = 0; c < channels; c += W) {
           memcpy(sums + r * tile.acc_stride + c, &start, sizeof start);
         }
       }
-      tile.x = packed.piece(g, step.first_group);
+      tile.x = packed.panel(g, step.first_group);
       tile.is_first_use = g == g0;
-      for (int64_t block = 0; block < blocks; block += is_wide ? cut.tile_blocks : 1) {
+      for (int64_t block = 0; block < blocks; block += is_wide ? tiling.tile_blocks : 1) {
         tile.w = weights + (step.block + block) * stride + step.first_group * 64;
         tile.acc = sums + block * qw::kChannelsPerBlock;
         (is_wide ? tile_wide(rows) : tile_skinny(rows))(tile);
@@ -167,40 +144,40 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
 }
 
 // All rows of one range of blocks.
-inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, const Cut& cut,
+inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, const Tiling& tiling,
                          int64_t first_block, int64_t num_blocks, int32_t* acc) {
   const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
   for (int64_t g0 = 0; g0 < packed.groups(); g0 += groups_per_pass) {
     const int64_t left = packed.groups() - g0;
     const int64_t g1 = g0 + (left < groups_per_pass ? left : groups_per_pass);
-    linear_pass(a, packed, cut, first_block, num_blocks, g0, g1, acc);
+    linear_pass(a, packed, tiling, first_block, num_blocks, g0, g1, acc);
   }
 }
 
-inline Cut choose_cut(const qw::LinearArgs& a, int threads) {
+inline Tiling choose_tiling(const qw::LinearArgs& a, int threads) {
   const int64_t depth_groups = a.weight.depth_groups(), blocks = a.weight.blocks();
   const bool is_skinny = a.rows <= kSkinnyRows;
-  Cut cut;
-  cut.tile_blocks = is_skinny ? 1 : kTileBlocks;
-  cut.piece_groups = is_skinny             ? depth_groups
-                     : a.rows <= kFewRows ? kPieceGroups / 2
-                                          : kPieceGroups;
-  // Many rows don't stay near from one tile column to the next: then several columns share a
-  // piece of them.
-  cut.is_depth_outer = !is_skinny && a.rows * depth_groups * 4 > kNearBytes;
-  // Large enough to be worth a claim, small enough to leave several to every thread.
-  cut.chunk_blocks = cut.is_depth_outer ? 4 * kTileBlocks : kChunkBytes / (depth_groups * 64);
+  Tiling tiling;
+  tiling.tile_blocks = is_skinny ? 1 : kTileBlocks;
+  tiling.panel_groups = is_skinny            ? depth_groups
+                        : a.rows <= kFewRows ? kPanelGroups / 2
+                                             : kPanelGroups;
+  // Many activations don't stay in the second-level cache from one column tile to the next; then
+  // all column tiles of a chunk use a k-panel of them in turn.
+  tiling.is_depth_outer = !is_skinny && a.rows * depth_groups * 4 > kL2Activations;
+  // Large enough to outweigh taking a chunk, small enough that every thread gets several.
+  tiling.chunk_blocks = tiling.is_depth_outer ? 4 * kTileBlocks : kChunkBytes / (depth_groups * 64);
   const int64_t fair = blocks / (4 * threads);
-  cut.chunk_blocks = cut.chunk_blocks < fair ? cut.chunk_blocks : fair;
-  cut.chunk_blocks = cut.chunk_blocks / cut.tile_blocks * cut.tile_blocks;
-  if (cut.chunk_blocks < cut.tile_blocks) cut.chunk_blocks = cut.tile_blocks;
-  if (cut.chunk_blocks > 15) cut.chunk_blocks = 15 / cut.tile_blocks * cut.tile_blocks;
-  return cut;
+  tiling.chunk_blocks = tiling.chunk_blocks < fair ? tiling.chunk_blocks : fair;
+  tiling.chunk_blocks = tiling.chunk_blocks / tiling.tile_blocks * tiling.tile_blocks;
+  if (tiling.chunk_blocks < tiling.tile_blocks) tiling.chunk_blocks = tiling.tile_blocks;
+  if (tiling.chunk_blocks > 15) tiling.chunk_blocks = 15 / tiling.tile_blocks * tiling.tile_blocks;
+  return tiling;
 }
 
 void linear(const qw::LinearArgs& a, qw::Team& team) {
-  const Cut cut = choose_cut(a, team.size());
-  // Groups of about the same size: a tile of few rows is less efficient.
+  const Tiling tiling = choose_tiling(a, team.size());
+  // Groups of about equal size, because a tile of few rows is less efficient.
   const int64_t most = a.rows <= kSkinnyRows ? kSkinnyRows : kTileRows;
   PackedRows packed;
   packed.rows = a.rows;
@@ -209,7 +186,7 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
   const int64_t packed_bytes = qw::round_up(a.rows * packed.depth_groups * 4, 64);
   int32_t one_sum;
   if (a.rows == 1 && a.x.has_trailer) {
-    // A single row is already in the order of tiles.
+    // A single row already has the packed layout.
     packed.data = a.x.data;
     packed.sums = &one_sum;
     memcpy(&one_sum, a.x.data + qw::round_up(a.weight.in_features, 64), sizeof one_sum);
@@ -222,13 +199,13 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
   const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
   const int64_t groups = packed.groups() < groups_per_pass ? packed.groups() : groups_per_pass;
   const int64_t acc_bytes = groups * packed.group_rows *
-                            qw::round_up(cut.chunk_blocks, cut.tile_blocks) *
+                            qw::round_up(tiling.chunk_blocks, tiling.tile_blocks) *
                             qw::kChannelsPerBlock * sizeof(int32_t);
   const auto chunk = [&](int64_t begin, int64_t end, int thread) {
     auto* acc = reinterpret_cast<int32_t*>(team.scratch(thread, acc_bytes));
-    linear_chunk(a, packed, cut, begin, end - begin, acc);
+    linear_chunk(a, packed, tiling, begin, end - begin, acc);
   };
-  parallel_ranges(team, a.weight.blocks(), cut.chunk_blocks, chunk);
+  parallel_ranges(team, a.weight.blocks(), tiling.chunk_blocks, chunk);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// int8 linears with AMX tiles, alone and with what follows them.
+// int8 linears with AMX tiles, alone and fused with the op that follows.
 #pragma once
 
 #include "linear_amx_few.h"
@@ -7,15 +7,15 @@
 
 namespace {
 
-constexpr int64_t kAmxLeastRows = 5;  // with fewer, vectors do as well
+constexpr int64_t kAmxLeastRows = 5;  // with fewer rows, the vector path is as fast
 
 inline void linear_many_rows(const qw::LinearArgs& a, qw::Team& team) {
-  const int64_t pairs = qw::ceil_div(a.weight.blocks(), 2);
+  const int64_t column_tiles = qw::ceil_div(a.weight.blocks(), 2);
   if (a.residual != nullptr) {
-    linear_many_rows(a, pairs, 1, 0, team,
+    linear_many_rows(a, column_tiles, 1, 0, team,
                      [&](char*, int64_t, int64_t) { return StoreSums<true>{a}; });
   } else {
-    linear_many_rows(a, pairs, 1, 0, team,
+    linear_many_rows(a, column_tiles, 1, 0, team,
                      [&](char*, int64_t, int64_t) { return StoreSums<false>{a}; });
   }
 }
@@ -30,8 +30,8 @@ void linear_amx(const qw::LinearArgs& a, qw::Team& team) {
   }
 }
 
-// The gated activation of a linear of gates and of what they act on, in one go; y is [rows, half of
-// the channels]. False if that isn't to be had.
+// A linear whose first half of channels are gates, fused with the gated activation; y is [rows,
+// half of the channels]. Returns false, with nothing written, where the shape doesn't allow it.
 bool linear_silu_mul_amx(const qw::LinearArgs& a, qw::Team& team) {
   const int64_t half = a.weight.out_features / 2;
   if (a.rows <= kTileSide || !has_tile_rows(a) || half % qw::kChannelsPerBlock != 0) return false;
@@ -40,17 +40,18 @@ bool linear_silu_mul_amx(const qw::LinearArgs& a, qw::Team& team) {
   return true;
 }
 
-// Heads of q, k and v from their linear, in one go. False if that isn't to be had.
+// A linear of q, k and v, fused with `qk_norm_rope_cache`. Returns false, with nothing written,
+// where the shape doesn't allow it.
 template <class Element>
 bool linear_rope_cache_amx(const qw::LinearArgs& a, const qw::RopeCacheArgs<Element>& rope,
                            qw::Team& team) {
-  const int64_t pair_channels = 2 * qw::kChannelsPerBlock, head_dim = rope.cache.head_dim;
-  if (a.rows <= kTileSide || !has_tile_rows(a) || head_dim % pair_channels != 0) return false;
-  const int64_t unit = head_dim / pair_channels;
-  const int64_t heads = kChunkPairs / unit > 0 ? kChunkPairs / unit : 1;
+  const int64_t tile_channels = 2 * qw::kChannelsPerBlock, head_dim = rope.cache.head_dim;
+  if (a.rows <= kTileSide || !has_tile_rows(a) || head_dim % tile_channels != 0) return false;
+  const int64_t unit = head_dim / tile_channels;
+  const int64_t heads = kChunkColumnTiles / unit > 0 ? kChunkColumnTiles / unit : 1;
   const int64_t stride = heads * head_dim;
-  linear_many_rows(a, a.weight.out_features / pair_channels, unit,
-                   kBandRows * stride * sizeof(float), team,
+  linear_many_rows(a, a.weight.out_features / tile_channels, unit,
+                   kRowTileRows * stride * sizeof(float), team,
                    [&](char* memory, int64_t begin, int64_t end) {
                      return RopeSums<Element>{a, rope, reinterpret_cast<float*>(memory),
                                               stride, begin, (end - begin) / unit};

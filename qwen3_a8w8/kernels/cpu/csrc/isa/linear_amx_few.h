@@ -1,5 +1,5 @@
-// int8 linears of up to 16 rows with AMX tiles, bound by memory: the rows meet four blocks at a
-// time, whose weights are prefetched all along.
+// int8 linears of up to 16 rows with AMX tiles, bound by memory: all rows are multiplied by four
+// blocks at a time, and the weights are prefetched throughout.
 #pragma once
 
 #include "linear_tiles.h"
@@ -8,8 +8,8 @@ namespace {
 
 constexpr int64_t kFewChunkBlocks = 4;
 
-// Sums of up to 16 rows and four blocks; `w[i]` may repeat, so that fewer blocks need no tile of
-// their own. What is asked for ahead is further down in each block, then in the one four blocks on.
+// Sums of up to 16 rows and four blocks; entries of `w` may be equal, which covers fewer blocks.
+// Prefetches run ahead in each block and, near its end, in the block four places on.
 inline void four_blocks(const qw::LinearArgs& a, const uint8_t* const (&w)[4],
                         int32_t (&sums)[4][kTileNumbers]) {
   const int64_t block_bytes = a.weight.block_bytes();

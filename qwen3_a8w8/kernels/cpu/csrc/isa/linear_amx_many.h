@@ -1,80 +1,83 @@
-// int8 linears of many rows with AMX tiles, bound by products.
+// int8 linears of many rows with AMX tiles, bound by multiplication.
 //
-// A band is two tiles of rows, a pair two blocks of channels; a band meets a pair with four
-// products for four loads. Depth is cut into pieces, so that a band's and a pair's operands both
-// stay in the first-level cache while the band meets the pairs of a chunk, and sums wait in memory
-// between pieces. Activations that don't stay in the second-level cache meet all of a piece before
-// the next piece. What is needed next is asked for meanwhile, and the sums of the pair before are
-// finished: products leave the vector units idle.
+// A row tile is two AMX tiles of rows, a column tile two blocks of channels; the micro-kernel
+// multiplies one by the other with four products for four tile loads. Depth is split into k-panels,
+// so that the operands of a row tile and of a column tile both stay in the first-level cache while
+// the row tile goes through the column tiles of a chunk; sums wait in memory between k-panels.
+// Activations that don't fit into the second-level cache are taken k-panel by k-panel: all row
+// tiles of a pass use one k-panel before the next one. Products leave the vector units idle;
+// meanwhile the micro-kernel runs the pending epilogue, that of the column tile before, and
+// prefetches what is needed next.
 //
-// What becomes of finished sums is an epilogue's affair:
-//   pair(i)                        blocks of pair i,
-//   finish(band, pair, sums, begin, end)   scales and stores rows [begin, end) of the band,
-//   end_band(band)                 all pairs of the chunk are finished.
+// An epilogue decides what becomes of complete sums:
+//   column_tile(i)                 blocks of column tile i,
+//   finish(row_tile, i, sums, begin, end)   scales and stores rows [begin, end) of the row tile,
+//   kEndsRowTiles, end_row_tile(row_tile)   work after all column tiles of the chunk, if any.
 #pragma once
 
 #include "linear_tiles.h"
 
 namespace {
 
-constexpr int64_t kPieceDepth = 512;   // inputs of a piece
-constexpr int64_t kBandRows = 2 * kTileSide;
-constexpr int64_t kChunkPairs = 6;
+constexpr int64_t kPanelDepth = 512;   // inputs of a k-panel
+constexpr int64_t kRowTileRows = 2 * kTileSide;
+constexpr int64_t kChunkColumnTiles = 6;
 constexpr int64_t kPassRows = 512;     // rows whose sums stay in the second-level cache
-constexpr int64_t kPairSums = 4 * kTileNumbers;  // [upper, lower][first, second][16][16]
+constexpr int64_t kTileSums = 4 * kTileNumbers;  // [upper, lower][first, second][16][16]
 
-struct Pair {
-  int64_t first, second;  // blocks; without a second one the first stands in
+struct ColumnTile {
+  int64_t first, second;  // blocks; equal where a linear has no second one
 };
 
-struct Band {
+struct RowTile {
   int64_t row, rows;
-  int32_t start[kBandRows];  // what takes the +128 of the weights out again
+  int32_t start[kRowTileRows];  // by row, see start_of
 
   int64_t upper() const { return rows < kTileSide ? rows : kTileSide; }
 };
 
-inline void begin_band(const qw::LinearArgs& a, int64_t row, int64_t end, Band& band) {
-  band.row = row;
-  band.rows = end - row < kBandRows ? end - row : kBandRows;
-  for (int64_t i = 0; i < band.rows; ++i) band.start[i] = start_of(a, row + i);
+inline void begin_row_tile(const qw::LinearArgs& a, int64_t row, int64_t end, RowTile& tile) {
+  tile.row = row;
+  tile.rows = end - row < kRowTileRows ? end - row : kRowTileRows;
+  for (int64_t i = 0; i < tile.rows; ++i) tile.start[i] = start_of(a, row + i);
 }
 
-// Sums of row `i` of a band and the first block; those of the second one are kTileNumbers behind.
-inline const int32_t* sums_of(const Band& band, const int32_t* sums, int64_t i) {
-  const int64_t upper = band.upper();
+// Sums of row `i` of a row tile and the first block; those of the second block follow after
+// kTileNumbers.
+inline const int32_t* sums_of(const RowTile& tile, const int32_t* sums, int64_t i) {
+  const int64_t upper = tile.upper();
   return sums + (i < upper ? i * kTileSide : 2 * kTileNumbers + (i - upper) * kTileSide);
 }
 
-// A band's pair that is yet to be finished.
-struct Unfinished {
+// The epilogue of a row tile and a column tile whose sums are complete, as far as it is yet to run.
+struct PendingEpilogue {
   const int32_t* sums = nullptr;
-  const Band* band = nullptr;
-  int64_t pair = 0, next = 0;
+  const RowTile* row_tile = nullptr;
+  int64_t column_tile = 0, next = 0;
 
-  int64_t left() const { return band == nullptr ? 0 : band->rows - next; }
+  int64_t left() const { return row_tile == nullptr ? 0 : row_tile->rows - next; }
   template <class Epilogue>
-  void finish(const Epilogue& epilogue, int64_t count) {
+  void run(const Epilogue& epilogue, int64_t count) {
     if (left() == 0) return;
-    const int64_t end = count < left() ? next + count : band->rows;
-    epilogue.finish(*band, pair, sums, next, end);
+    const int64_t end = count < left() ? next + count : row_tile->rows;
+    epilogue.finish(*row_tile, column_tile, sums, next, end);
     next = end;
   }
 };
 
-// A share of the lines that will be needed next: rows of activations and two blocks of weights.
-struct Fetch {
-  static constexpr int64_t kRowLines = kPieceDepth / 64;
-  static constexpr int64_t kBlockLines = kPieceDepth / 4;
+// Cache lines that will be needed next: rows of activations and two blocks of weights.
+struct Prefetch {
+  static constexpr int64_t kRowLines = kPanelDepth / 64;
+  static constexpr int64_t kBlockLines = kPanelDepth / 4;
   static constexpr int64_t kAtOnce = 4;
-  static constexpr int64_t kXLines = kBandRows * kRowLines, kWLines = 2 * kBlockLines;
+  static constexpr int64_t kXLines = kRowTileRows * kRowLines, kWLines = 2 * kBlockLines;
 
   const int8_t* x = nullptr;
   int64_t x_stride = 0, x_next = 0, x_end = 0;
   const uint8_t* w[2] = {};
   int64_t w_next = 0, w_end = 0;
 
-  // Asks for a few of them; many at once would be in the products' way.
+  // Requests a few of the lines; many at once would delay the products' own loads.
   void some() {
     const int64_t x_stop = x_next + kAtOnce < x_end ? x_next + kAtOnce : x_end;
     for (; x_next < x_stop; ++x_next) {
@@ -97,10 +100,11 @@ struct Operands {
   int64_t depth;
 };
 
-// Adds the products of a band and a pair over a piece to `sums`, or begins them.
+// Adds the products of a row tile and a column tile over a k-panel to `sums`; the first k-panel
+// starts them at 0.
 template <class Epilogue>
-inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
-                          const Epilogue& epilogue, Unfinished& before, Fetch fetch) {
+inline void micro_kernel(const Operands& o, bool is_first, int32_t* sums, const Epilogue& epilogue,
+                         PendingEpilogue& pending, Prefetch prefetch) {
   if (is_first) {
     _tile_zero(0);
     _tile_zero(1);
@@ -112,7 +116,7 @@ inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
     _tile_loadd(2, sums + 2 * kTileNumbers, kTileRowBytes);
     _tile_loadd(3, sums + 3 * kTileNumbers, kTileRowBytes);
   }
-  const int64_t rows_per_step = qw::ceil_div(before.left() * kTileDepth, o.depth);
+  const int64_t rows_per_step = qw::ceil_div(pending.left() * kTileDepth, o.depth);
   for (int64_t k = 0; k < o.depth; k += kTileDepth) {
     const int64_t at = k * kTileSide;
     _tile_loadd(6, o.w[0] + at, kTileRowBytes);
@@ -123,8 +127,8 @@ inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
     _tile_loadd(5, o.lower + k, o.x_stride);
     _tile_dpbsud(2, 5, 6);
     _tile_dpbsud(3, 5, 7);
-    before.finish(epilogue, rows_per_step);
-    fetch.some();
+    pending.run(epilogue, rows_per_step);
+    prefetch.some();
   }
   _tile_stored(0, sums, kTileRowBytes);
   _tile_stored(1, sums + kTileNumbers, kTileRowBytes);
@@ -132,115 +136,119 @@ inline void multiply_pair(const Operands& o, bool is_first, int32_t* sums,
   _tile_stored(3, sums + 3 * kTileNumbers, kTileRowBytes);
 }
 
-// Pairs [begin, end) for all rows.
+// Column tiles [begin, end) for all rows.
 template <class Epilogue>
-struct ChunkOfPairs {
+struct ChunkOfColumnTiles {
   const qw::LinearArgs& a;
   const Epilogue& epilogue;
   int64_t begin, end;
-  int32_t* sums;  // [bands of a pass][pairs][kPairSums]
-  Band bands[2]{};  // the current one and the one that is being finished
-  Unfinished before{};
+  int32_t* sums;  // [row tiles of a pass][column tiles][kTileSums]
+  RowTile row_tiles[2]{};  // the current one and the one whose epilogue is pending
+  PendingEpilogue pending{};
   int64_t configured = 0;
 
-  static int64_t sum_bytes(int64_t rows, int64_t pairs) {
+  static int64_t sum_bytes(int64_t rows, int64_t column_tiles) {
     const int64_t most = rows < kPassRows ? rows : kPassRows;
-    return qw::ceil_div(most, kBandRows) * pairs * kPairSums * 4;
+    return qw::ceil_div(most, kRowTileRows) * column_tiles * kTileSums * 4;
   }
 
   const uint8_t* weights(int64_t block, int64_t k) const {
     return a.weight.data + block * a.weight.block_bytes() + k * kTileSide;
   }
 
-  // Rows [row0, row1) and all pieces, piece by piece.
+  // Rows [row0, row1) for all k-panels, one after the other.
   void pass(int64_t row0, int64_t row1) {
     const int64_t depth = a.weight.in_features;
-    for (int64_t k = 0; k < depth; k += kPieceDepth) {
-      for (int64_t row = row0; row < row1; row += kBandRows) {
-        Band& band = &bands[0] == before.band ? bands[1] : bands[0];
-        begin_band(a, row, row1, band);
-        if (band.rows != configured) configure_tiles(band.upper(), band.rows - band.upper());
-        configured = band.rows;
-        piece(band, k, row0, row1);
+    for (int64_t k = 0; k < depth; k += kPanelDepth) {
+      for (int64_t row = row0; row < row1; row += kRowTileRows) {
+        RowTile& tile = &row_tiles[0] == pending.row_tile ? row_tiles[1] : row_tiles[0];
+        begin_row_tile(a, row, row1, tile);
+        if (tile.rows != configured) configure_tiles(tile.upper(), tile.rows - tile.upper());
+        configured = tile.rows;
+        panel(tile, k, row0, row1);
       }
     }
   }
 
-  // One piece of a band and all pairs.
-  void piece(const Band& band, int64_t k, int64_t row0, int64_t row1) {
-    const int64_t depth = a.weight.in_features, pairs = end - begin;
-    const bool is_last = depth - k <= kPieceDepth;
+  // One k-panel of a row tile and all column tiles.
+  void panel(const RowTile& tile, int64_t k, int64_t row0, int64_t row1) {
+    const int64_t depth = a.weight.in_features, column_tiles = end - begin;
+    const bool is_last = depth - k <= kPanelDepth;
     Operands o;
-    o.upper = row_of(a, band.row) + k;
-    o.lower = band.rows > kTileSide ? o.upper + kTileSide * a.x.stride : o.upper;
+    o.upper = row_of(a, tile.row) + k;
+    o.lower = tile.rows > kTileSide ? o.upper + kTileSide * a.x.stride : o.upper;
     o.x_stride = a.x.stride;
-    o.depth = is_last ? depth - k : kPieceDepth;
+    o.depth = is_last ? depth - k : kPanelDepth;
     for (int64_t i = begin; i < end; ++i) {
-      const Pair blocks = epilogue.pair(i);
+      const ColumnTile blocks = epilogue.column_tile(i);
       o.w[0] = weights(blocks.first, k);
       o.w[1] = weights(blocks.second, k);
-      int32_t* to = sums + ((band.row - row0) / kBandRows * pairs + i - begin) * kPairSums;
-      if (before.sums == to) before.finish(epilogue, kBandRows);
-      multiply_pair(o, k == 0, to, epilogue, before, next_lines(band, i, k, row0, row1));
-      if (is_last) before = {to, &band, i, 0};
+      const int64_t at = (tile.row - row0) / kRowTileRows * column_tiles + i - begin;
+      int32_t* to = sums + at * kTileSums;
+      if (pending.sums == to) pending.run(epilogue, kRowTileRows);
+      micro_kernel(o, k == 0, to, epilogue, pending, next_lines(tile, i, k, row0, row1));
+      if (is_last) pending = {to, &tile, i, 0};
     }
-    if (Epilogue::kEndsBands && is_last) {
-      before.finish(epilogue, kBandRows);
-      epilogue.end_band(band);
+    if (Epilogue::kEndsRowTiles && is_last) {
+      pending.run(epilogue, kRowTileRows);
+      epilogue.end_row_tile(tile);
     }
   }
 
-  // What to ask for while a band meets a pair: with a pass over all rows the next piece of both, a
-  // share of it; with a pass of one band only the same weights of the next chunk.
-  Fetch next_lines(const Band& band, int64_t i, int64_t k, int64_t row0, int64_t row1) const {
-    const bool is_one_band = row1 - row0 <= kBandRows;
-    const bool is_last = a.weight.in_features - k <= kPieceDepth;
-    Fetch fetch;
-    const int64_t bands = qw::ceil_div(is_one_band ? a.rows : row1 - row0, kBandRows);
-    const int64_t at = (is_one_band ? band.row : band.row - row0) / kBandRows;
-    fetch.w_next = Fetch::kWLines * at / bands;
-    fetch.w_end = Fetch::kWLines * (at + 1) / bands;
-    const bool is_next_chunk = is_one_band || is_last;
-    const Pair next = epilogue.pair(is_next_chunk ? i + end - begin : i);
-    const int64_t next_k = is_one_band ? k : is_last ? 0 : k + kPieceDepth;
-    fetch.w[0] = weights(next.first, next_k);
-    fetch.w[1] = weights(next.second, next_k);
-    if (is_one_band) return fetch;
-    fetch.x = row_of(a, band.row) + next_k;
-    fetch.x_stride = a.x.stride;
-    fetch.x_next = Fetch::kXLines * (i - begin) / (end - begin);
-    fetch.x_end = Fetch::kXLines * (i - begin + 1) / (end - begin);
-    return fetch;
+  // What to prefetch while a row tile meets column tile i. In a pass of several row tiles: a share
+  // of the next k-panel of both operands. In a pass of one: a share of the same k-panel of the next
+  // chunk's weights.
+  Prefetch next_lines(const RowTile& tile, int64_t i, int64_t k, int64_t row0,
+                      int64_t row1) const {
+    const bool is_one_tile = row1 - row0 <= kRowTileRows;
+    const bool is_last = a.weight.in_features - k <= kPanelDepth;
+    Prefetch prefetch;
+    const int64_t row_tiles = qw::ceil_div(is_one_tile ? a.rows : row1 - row0, kRowTileRows);
+    const int64_t at = (is_one_tile ? tile.row : tile.row - row0) / kRowTileRows;
+    prefetch.w_next = Prefetch::kWLines * at / row_tiles;
+    prefetch.w_end = Prefetch::kWLines * (at + 1) / row_tiles;
+    const bool is_next_chunk = is_one_tile || is_last;
+    const ColumnTile next = epilogue.column_tile(is_next_chunk ? i + end - begin : i);
+    const int64_t next_k = is_one_tile ? k : is_last ? 0 : k + kPanelDepth;
+    prefetch.w[0] = weights(next.first, next_k);
+    prefetch.w[1] = weights(next.second, next_k);
+    if (is_one_tile) return prefetch;
+    prefetch.x = row_of(a, tile.row) + next_k;
+    prefetch.x_stride = a.x.stride;
+    prefetch.x_next = Prefetch::kXLines * (i - begin) / (end - begin);
+    prefetch.x_end = Prefetch::kXLines * (i - begin + 1) / (end - begin);
+    return prefetch;
   }
 
   void run() {
-    const bool is_near = a.rows * a.weight.in_features <= kNearBytes;
-    const int64_t rows = is_near ? kBandRows : kPassRows;
+    const bool fits_l2 = a.rows * a.weight.in_features <= kL2Activations;
+    const int64_t rows = fits_l2 ? kRowTileRows : kPassRows;
     for (int64_t row = 0; row < a.rows; row += rows) {
       pass(row, row + rows < a.rows ? row + rows : a.rows);
     }
-    before.finish(epilogue, kBandRows);
+    pending.run(epilogue, kRowTileRows);
   }
 };
 
-// Calls make(memory, begin, end) for the epilogue of each chunk: pairs [begin, end), in whole
-// units, and `memory_bytes` of its own.
+// Column tiles [0, column_tiles) in chunks of whole units of `unit` column tiles. For each chunk
+// [begin, end) make(memory, begin, end) returns its epilogue, which owns `memory_bytes` there.
 template <class Make>
-void linear_many_rows(const qw::LinearArgs& a, int64_t pairs, int64_t unit, int64_t memory_bytes,
-                      qw::Team& team, Make make) {
-  const int64_t units = pairs / unit;
-  const int64_t fit = kChunkPairs / unit > 0 ? kChunkPairs / unit : 1;
-  // As many chunks for every thread.
+void linear_many_rows(const qw::LinearArgs& a, int64_t column_tiles, int64_t unit,
+                      int64_t memory_bytes, qw::Team& team, Make make) {
+  const int64_t units = column_tiles / unit;
+  const int64_t fit = kChunkColumnTiles / unit > 0 ? kChunkColumnTiles / unit : 1;
+  // The same number of chunks for every thread.
   const int64_t even = qw::round_up(qw::ceil_div(units, fit), team.size());
   const int64_t chunks = even < units ? even : units;
   const int64_t most = qw::ceil_div(units, chunks) * unit;
   using Epilogue = decltype(make(static_cast<char*>(nullptr), int64_t{}, int64_t{}));
-  const int64_t sum_bytes = ChunkOfPairs<Epilogue>::sum_bytes(a.rows, most);
+  using Chunk = ChunkOfColumnTiles<Epilogue>;
+  const int64_t sum_bytes = Chunk::sum_bytes(a.rows, most);
   parallel_for(team, chunks, [&](int64_t i, int thread) {
     const int64_t begin = units * i / chunks * unit, end = units * (i + 1) / chunks * unit;
     char* memory = team.scratch(thread, sum_bytes + memory_bytes);
     const Epilogue epilogue = make(memory + sum_bytes, begin, end);
-    ChunkOfPairs<Epilogue>{a, epilogue, begin, end, reinterpret_cast<int32_t*>(memory)}.run();
+    Chunk{a, epilogue, begin, end, reinterpret_cast<int32_t*>(memory)}.run();
     _tile_release();
   });
 }

@@ -1,5 +1,5 @@
-// What linears that a checkpoint keeps in floating point need besides: bfloat16 products, joined
-// columns, and the gated activation without its quantiser.
+// Ops of linears that a checkpoint keeps in bfloat16: products, concatenated columns, and the gated
+// activation without quantisation.
 #pragma once
 
 #include "products.h"

@@ -1,7 +1,7 @@
-// What int8 linears with AMX tiles share: 16 rows x 16 channels x 64 inputs per instruction, signed
-// activations times unsigned weights. Integer sums are exact, so results are those of the other
-// paths, bit for bit. The packed weights of 64 inputs of a block are a tile as they lie in memory,
-// and so are 16 rows of activations: nothing is regrouped.
+// What int8 linears with AMX tiles share. An instruction multiplies 16 rows x 64 inputs of signed
+// activations by 64 inputs x 16 channels of unsigned weights. Integer sums are exact, so results
+// equal those of the other paths, bit for bit. Both operands are loaded from where they lie: 64
+// inputs of a packed block form a tile, and so do 64 inputs of 16 rows of activations.
 #pragma once
 
 #include "amx.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kTileDepth = 64;  // inputs of a tile
 
-// Whether tiles serve this linear: they need rows padded with zeros and whole groups of weights.
+// Whether AMX tiles can be used: they need padded rows and a whole number of tiles in depth.
 inline bool has_tile_rows(const qw::LinearArgs& a) {
   return a.x.has_trailer && a.weight.in_features % kTileDepth == 0;
 }
@@ -20,7 +20,7 @@ inline const int8_t* row_of(const qw::LinearArgs& a, int64_t row) {
   return a.x.data + row * a.x.stride;
 }
 
-// What takes the +128 of the weights out of a row's sums again.
+// Added to a row's sums, this cancels the 128 that packing adds to every weight.
 inline int32_t start_of(const qw::LinearArgs& a, int64_t row) {
   int32_t sum;
   memcpy(&sum, row_of(a, row) + qw::round_up(a.weight.in_features, 64), sizeof sum);
@@ -34,8 +34,8 @@ inline VF scaled(const int32_t* sums, int32_t start, VF x_scale, VF w_scale) {
   return to_float(s + splat_int(start)) * x_scale * w_scale;
 }
 
-// Tiles 0 to 3 hold sums, 4 and 5 rows of activations, 6 and 7 weights. `upper` and `lower` are
-// the rows of the two tiles of activations; without lower ones all sums belong to the upper.
+// Tiles 0 to 3 hold sums, 4 and 5 activations, 6 and 7 weights. `upper` and `lower` are the numbers
+// of rows of tiles 4 and 5; if `lower` is 0, tile 5 is a copy of tile 4 and its sums are ignored.
 inline void configure_tiles(int64_t upper, int64_t lower) {
   TileConfig config;
   const int64_t below = lower > 0 ? lower : upper;

@@ -1,9 +1,9 @@
 // Output projection: bfloat16 rows of the vocabulary times activations rounded to bfloat16.
 //
-// A (row, token id) pair is always one chain of multiply-adds over blocks of 2 W inputs, then
-// one sum across lanes, whatever the tile around it: the bits know nothing of the batch.
-// Products are float32 multiply-adds also where the machine has vdpbf16ps: that one does twice the
-// products but, where measured, at a quarter of the rate.
+// A (row, token id) pair is always one chain of multiply-adds over blocks of 2 W inputs, then one
+// sum across lanes, regardless of its tile: the bits don't depend on the batch. float32
+// multiply-adds are used even where the machine has vdpbf16ps, which does twice the products per
+// instruction but was measured at a quarter of the rate.
 #pragma once
 
 #include "rows.h"
@@ -22,8 +22,8 @@ constexpr int kHeadIdsOneRow = 8;
 constexpr int64_t kHeadGrain = 64;    // token ids per chunk
 constexpr int64_t kHeadAhead = 1024;  // inputs by which a single row's weights are prefetched
 
-// Activations of a block as floats, the even ones and then the odd ones, to meet weights whose
-// pairs are split by a shift and a mask.
+// Activations as floats. In each block the even ones come before the odd ones, since a shift and a
+// mask split the weights that way.
 using HeadInput = float;
 
 inline VU head_pairs(const uint16_t* p) {
@@ -39,8 +39,8 @@ inline void head_prepare(const float* x, int64_t width, HeadInput* out) {
   }
 }
 
-// Weights that are fetched while a tile is computed: `rows` ids of the next tile, from `from` on.
-struct HeadFetch {
+// Weights to prefetch while a tile is computed: `rows` ids of the next tile, from `from` on.
+struct HeadPrefetch {
   const uint16_t* from;
   int rows;
 };
@@ -65,18 +65,20 @@ inline void head_step(VF (&sum)[R][V], const HeadInput* x, int64_t x_stride, con
 // Logits of R rows and V ids.
 template <int R, int V>
 __attribute__((noinline)) void head_tile(const HeadInput* x, int64_t x_stride, const uint16_t* w,
-                                         int64_t width, HeadFetch fetch, float* y,
+                                         int64_t width, HeadPrefetch prefetch, float* y,
                                          int64_t y_stride) {
   VF sum[R][V] = {};
   const int64_t ahead = kHeadAhead < width ? kHeadAhead : width;
   int64_t i = 0;
   for (; i + kHeadBlock <= width; i += kHeadBlock) {
     if constexpr (R == 1) {
-      // Each id's row, and after its end the row of the same place in the next tile.
+      // Further on in each id's row, and past its end in that of the next tile.
       const int64_t next = i + ahead < width ? i + ahead : i + ahead + (V - 1) * width;
       for (int v = 0; v < V; ++v) __builtin_prefetch(w + v * width + next);
     } else {
-      for (int f = 0; f < fetch.rows; ++f) __builtin_prefetch(fetch.from + f * width + i, 0, 2);
+      for (int f = 0; f < prefetch.rows; ++f) {
+        __builtin_prefetch(prefetch.from + f * width + i, 0, 2);
+      }
     }
     head_step(sum, x + i, x_stride, w + i, width);
   }
@@ -90,8 +92,8 @@ __attribute__((noinline)) void head_tile(const HeadInput* x, int64_t x_stride, c
   }
 }
 
-// V ids for all rows. The weights of the next V ids are fetched meanwhile, each pass over a few
-// rows takes its share.
+// V ids for all rows. Every pass over a few rows prefetches a share of the weights of the next V
+// ids.
 template <int V>
 inline void head_ids(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_stride, int64_t id) {
   const uint16_t* w = a.weight + id * a.width;
@@ -101,17 +103,17 @@ inline void head_ids(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_stri
   }
   const int64_t passes = a.rows / kHeadRows + a.rows % kHeadRows;
   const int share = static_cast<int>(qw::ceil_div(V, passes));
-  int fetched = 0;
+  int requested = 0;
   for (int64_t t = 0; t < a.rows;) {
-    const HeadFetch fetch = {w + (V + fetched) * a.width, fetched < V ? share : 0};
-    fetched += share;
+    const HeadPrefetch prefetch = {w + (V + requested) * a.width, requested < V ? share : 0};
+    requested += share;
     const HeadInput* row = x + t * x_stride;
     float* y = a.y + t * a.vocab + id;
     if (a.rows - t >= kHeadRows) {
-      head_tile<kHeadRows, V>(row, x_stride, w, a.width, fetch, y, a.vocab);
+      head_tile<kHeadRows, V>(row, x_stride, w, a.width, prefetch, y, a.vocab);
       t += kHeadRows;
     } else {
-      head_tile<1, V>(row, x_stride, w, a.width, fetch, y, a.vocab);
+      head_tile<1, V>(row, x_stride, w, a.width, prefetch, y, a.vocab);
       t += 1;
     }
   }
@@ -126,7 +128,7 @@ inline void head_range(const qw::LmHeadArgs& a, const HeadInput* x, int64_t x_st
 }
 
 void lm_head(const qw::LmHeadArgs& a, qw::Team& team) {
-  if (a.rows == 0) return;  // a prefill chunk that isn't its prompt's last wants no logits
+  if (a.rows == 0) return;  // only the last prefill chunk of a prompt needs logits
   const int64_t x_stride = qw::round_up(a.width, kHeadBlock);
   const size_t bytes = a.rows * x_stride * sizeof(HeadInput);
   auto* x = reinterpret_cast<HeadInput*>(team.shared(bytes));

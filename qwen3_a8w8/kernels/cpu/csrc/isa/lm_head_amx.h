@@ -1,9 +1,9 @@
 // The output projection with AMX tiles: 16 token ids x 16 rows x 32 inputs per instruction.
 //
 // A (row, token id) pair is one chain of the instruction's multiply-adds over the inputs in order,
-// whatever shares its tiles. Weights are the left operand as they lie in the table, activations
-// the right one with pairs of inputs side by side. Two tiles of ids make two chains, so that a
-// product needn't wait for the one before it.
+// regardless of what else is in its tiles. The left operand is the weights as stored, the right one
+// activations with pairs of inputs side by side. Two tiles of ids make two independent chains, so
+// that a product doesn't wait for the one before it.
 #pragma once
 
 #include "amx.h"
@@ -59,7 +59,7 @@ inline void head_products(const uint16_t* upper, const uint16_t* lower, int64_t 
   _tile_zero(0);
   _tile_zero(1);
   for (int64_t k = 0; k < width; k += kHeadDepth) {
-    // Each id's row, and after its end the row of the same place in the next tiles.
+    // Further on in each id's row, and past its end in that of the next tiles.
     const int64_t ahead = k + kHeadAheadAmx;
     const int64_t next = ahead < width ? ahead : ahead + (2 * kTileSide - 1) * width;
     for (int64_t id = 0; id < 2 * kTileSide; ++id) __builtin_prefetch(upper + id * width + next);
@@ -73,7 +73,7 @@ inline void head_products(const uint16_t* upper, const uint16_t* lower, int64_t 
   _tile_stored(1, sums + kTileNumbers, kTileRowBytes);
 }
 
-// Logits are rows of ids, sums are ids of rows: those of one tile.
+// Stores the sums [ids][rows] of one tile as logits [rows][ids].
 inline void store_logits(const qw::LmHeadArgs& a, const float* sums, int64_t row0, int64_t rows,
                          int64_t id0, int64_t ids) {
   __m512i t[kTileSide];
@@ -88,7 +88,7 @@ inline void store_logits(const qw::LmHeadArgs& a, const float* sums, int64_t row
 inline void head_tiles(const qw::LmHeadArgs& a, const HeadRows& x, int64_t id0, int64_t ids) {
   alignas(64) float sums[2 * kTileNumbers];
   const uint16_t* w = a.weight + id0 * a.width;
-  // Without lower ids the upper ones stand in for them.
+  // Without lower ids, the lower tile repeats the upper one and its sums are ignored.
   const int64_t upper = ids < kTileSide ? ids : kTileSide, lower = ids - upper;
   const uint16_t* second = lower > 0 ? w + kTileSide * a.width : w;
   int64_t configured = 0;
@@ -105,7 +105,7 @@ inline void head_tiles(const qw::LmHeadArgs& a, const HeadRows& x, int64_t id0, 
 }
 
 void lm_head_amx(const qw::LmHeadArgs& a, qw::Team& team) {
-  if (a.width % kHeadDepth != 0) {  // whatever the rows: all of a model's logits are of one kind
+  if (a.width % kHeadDepth != 0) {  // for any number of rows: a model's logits are computed alike
     lm_head(a, team);
     return;
   }

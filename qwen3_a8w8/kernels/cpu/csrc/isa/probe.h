@@ -6,15 +6,15 @@
 
 namespace {
 
-// Independent sums: more than latency times throughput where one instruction adds up, few where
-// registers are needed in between.
+// Number of independent sums: more than latency times throughput where one instruction multiplies
+// and adds; few where intermediate results need registers.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kProbeChains = 12;
 #else
 constexpr int kProbeChains = 4;
 #endif
 
-// Keeps the compiler from knowing a value, and so from folding or dropping the loop around it.
+// Hides a value from the compiler, which then can't fold or drop the loop around it.
 #if defined(__x86_64__)
 #define QW_HIDE(value) asm volatile("" : "+v"(value))
 #elif defined(__aarch64__)
@@ -67,7 +67,7 @@ __attribute__((noinline)) int64_t multiply_in_registers(int64_t rounds) {
   ProbeVector w = {}, x = {};
   for (int64_t i = 0; i < rounds; ++i) {
     for (int c = 0; c < kProbeChains; ++c) {
-      // Every time: where a step has several instructions, none may be shared.
+      // In every step: otherwise steps of several instructions would share some of them.
       QW_HIDE(w);
       QW_HIDE(x);
       sums[c] = probe_step(sums[c], w, x);

@@ -1,4 +1,4 @@
-// Chooses the matrix products of the unit's instruction set.
+// The matrix products of the unit's instruction set, fused ones included.
 #pragma once
 
 #if defined(__AMX_INT8__) && defined(__AMX_BF16__)

@@ -26,7 +26,7 @@ inline float quantise_head(const float* x, int64_t head_dim, int8_t* q) {
   return quantise_row(head_dim, produce, q, false);
 }
 
-// Writes one head of a token to `to`; gives its scale to `scale[index]`.
+// Writes one head of a token to `to`, and its scale to `scale[index]`.
 inline void store_head(const float* x, int64_t head_dim, int8_t* to, float* scale, int64_t index) {
   scale[index] = quantise_head(x, head_dim, to);
 }

@@ -1,4 +1,4 @@
-// Ops that go over rows once or twice: embedding, norms, quantisers, gather.
+// Ops that read a row once or twice: embedding, norms, quantisation, gather.
 #pragma once
 
 #include "../kernels.h"
@@ -32,7 +32,7 @@ inline float inverse_rms(const float* x, int64_t width, float eps) {
 }
 
 // Quantises a row whose elements `produce(i, count)` computes; returns the scale. Elements are
-// produced twice: the row is in a near cache, and no copy of it has to be kept.
+// produced twice: the row is in the first-level cache, and no copy of it is needed.
 template <class Produce>
 float quantise_row(int64_t width, Produce produce, int8_t* q, bool has_trailer) {
   VF largest[2] = {};

@@ -1,4 +1,4 @@
-// Drawing a token per row; the order of the steps is that of Ops.sample.
+// Draws a token per row, in the steps that Ops.sample lists.
 #pragma once
 
 #include "candidates.h"
@@ -102,8 +102,9 @@ inline int32_t draw_from_all(const float* weights, int64_t vocab, double u) {
   return last;
 }
 
-// Weights above `least` in ever larger sets, until the set holds what the filters can keep.
-// `mass` is what top_p wants of all weights, or negative if the top_k come first.
+// Gathers weights above ever lower thresholds, down to `least`, until the candidates include all
+// that the filters can keep. `mass` is top_p's share of all weights, or negative if top_k applies
+// first.
 inline int64_t enough_candidates(const float* weights, int64_t vocab, float least, int64_t top_k,
                                  double mass, uint64_t* keys) {
   constexpr float kLevels[] = {0.02f, 1e-4f, 1e-8f, 0.0f};
@@ -151,7 +152,7 @@ inline int32_t draw(const qw::SampleArgs& a, int64_t row, float* l, uint64_t* ke
                     uint64_t* scratch) {
   const float top = largest(l, a.vocab);
   const float temperature = a.temperature[row];
-  // All barred: there is no distribution, the argmax (the first id) stands for it.
+  // With every token barred there is no distribution; the result is the argmax, the first id.
   if (temperature == 0.0f || top == -__builtin_inff()) return index_of(l, a.vocab, top);
   for (int64_t i = 0; i < a.vocab; i += W) {
     const int n = at_most_w(a.vocab - i);

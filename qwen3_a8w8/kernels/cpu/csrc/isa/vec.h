@@ -1,10 +1,13 @@
-// Vectors of the unit's instruction set, as far as kernels need them. Compiled once per
-// instruction set inside an anonymous namespace; width and fused multiply-add differ between
-// sets, so results may differ between them in the last bits, never within one.
+// Vectors of the unit's instruction set, and loops over the thread pool. Compiled once per
+// instruction set, inside an anonymous namespace. Vector width and fused multiply-add differ
+// between sets, so float results may differ in the last bits from set to set, but never within one.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+
+#include "../layout.h"
+#include "../team.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -77,7 +80,8 @@ inline void store_upto(float* p, VF v, int count) {
   }
 }
 
-// a * b + c, rounded once where the set has the instruction (contraction is off elsewhere).
+// a * b + c, rounded once where the set has the instruction. The only fused multiply-add of the
+// vector code: the compiler may not contract other expressions (-ffp-contract=off).
 inline VF fma(VF a, VF b, VF c) {
 #if defined(__AVX512F__)
   return (VF)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -251,7 +255,7 @@ inline VF vexp(VF x) {
 #endif
 }
 
-// Calls fn(i) for every index below count; the team's threads take indices as they come.
+// Calls fn(i, thread) for every index below `count`; threads take indices dynamically.
 template <class Fn>
 void parallel_for(qw::Team& team, int64_t count, Fn fn) {
   team.parallel(

@@ -1,4 +1,4 @@
-// int8 rows of the cache to float32 tiles: V as it is, K transposed.
+// int8 rows of the cache to float32 tiles: V row-major, K transposed.
 #pragma once
 
 #include "vec.h"
