@@ -8,11 +8,12 @@ or slots (the runner does).
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qwen3_a8w8.errors import ConfigError, KernelUnavailableError, SignatureError
+from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS
 from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref, RefKind
 from qwen3_a8w8.kernels.signature import Dim, TensorLike
 
@@ -21,8 +22,6 @@ MAX_HEAD_DIM = 512
 
 MAX_IN_FEATURES = 65536
 """Widest int8 linear whose biased int32 sums (up to 255 * 127 per input) can't overflow."""
-
-_KIND_CODES = {RefKind.ARG: 0, RefKind.CONST: 1, RefKind.TEMP: 2}
 
 
 class CpuBackend:
@@ -154,11 +153,11 @@ class CpuExecutable:
             counted_ref = next(
                 ref.index for ref in program.refs if ref.kind is RefKind.ARG and ref.name == name
             )
-        self._program = native.make_program(
-            [self._lower_ref(ref) for ref in program.refs],
-            [_lower_node(node) for node in program.nodes],
-            counted_dim,
-            counted_ref,
+        self._program = native.Program(
+            refs=[self._lower_ref(native, ref) for ref in program.refs],
+            nodes=[_lower_node(native, node) for node in program.nodes],
+            counted_dim=counted_dim,
+            counted_ref=counted_ref,
         )
 
     def bind(self, constants: Mapping[str, Any]) -> None:
@@ -185,12 +184,12 @@ class CpuExecutable:
         """Frees scratch memory; may be called again."""
         self._program.close()
 
-    def _lower_ref(self, ref: Ref) -> tuple[int, int, list[int]]:
+    def _lower_ref(self, native: Any, ref: Ref) -> Any:
         shape = [
             -1 - self._dims.index(extent.name) if isinstance(extent, Dim) else extent
             for extent in ref.shape
         ]
-        return _KIND_CODES[ref.kind], ref.dtype.itemsize, shape
+        return native.Ref(kind=ref.kind.value, item_bytes=ref.dtype.itemsize, shape=shape)
 
 
 def runnable_isas() -> list[str]:
@@ -222,17 +221,29 @@ def _runtime_dims(program: Program) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def _lower_node(node: Node) -> tuple[str, list[int], list[int], list[int], int, float]:
-    attributes = node.attributes
-    value = attributes.get("eps", attributes.get("scale", 0.0))
-    return (
-        node.op,
-        [ref.index for ref in node.inputs],
-        [ref.index for ref in node.outputs],
-        [ref.index for ref in node.updates],
-        int(attributes.get("layer", 0)),
-        float(value),
+def _lower_node(native: Any, node: Node) -> Any:
+    """Raises TypeError for an attribute that the native side doesn't know."""
+    inputs = _in_native_order(native, node.inputs) if node.op == "sample" else node.inputs
+    return native.Node(
+        op=node.op,
+        inputs=[ref.index for ref in inputs],
+        outputs=[ref.index for ref in node.outputs],
+        updates=[ref.index for ref in node.updates],
+        **node.attributes,
     )
+
+
+def _in_native_order(native: Any, inputs: Sequence[Ref]) -> list[Ref]:
+    """The inputs of `Ops.sample` as the kernel's arguments are listed, found by their names."""
+    named = dict(zip(("logits", *SAMPLE_CONTROLS), inputs, strict=True))
+    wanted: list[str] = native.sample_inputs
+    if named.keys() != set(wanted):
+        differing = sorted(named.keys() ^ set(wanted))
+        raise SignatureError(
+            f"sample: {differing} are inputs of only one of Ops.sample and the native kernel; "
+            "build the native module from the same source"
+        )
+    return [named[name] for name in wanted]
 
 
 def _check_limits(program: Program) -> None:

@@ -2,14 +2,12 @@
 // Addresses come in as integers; who owns the memory is settled in backend.py.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <stdexcept>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "checksum.h"
@@ -45,23 +43,10 @@ class Runtime {
   qw::ThreadPool pool_;
 };
 
-using RefTuple = std::tuple<int, int64_t, std::vector<int64_t>>;
-using NodeTuple = std::tuple<std::string, std::vector<int>, std::vector<int>, std::vector<int>,
-                             int64_t, double>;
-
-std::unique_ptr<qw::Program> make_program(const std::vector<RefTuple>& refs,
-                                          const std::vector<NodeTuple>& nodes, int counted_dim,
-                                          int counted_ref) {
-  std::vector<qw::RefInfo> ref_infos;
-  for (const auto& [kind, item_bytes, shape] : refs) {
-    ref_infos.push_back({static_cast<qw::RefKind>(kind), item_bytes, shape});
-  }
-  std::vector<qw::NodeInfo> node_infos;
-  for (const auto& [op, inputs, outputs, updates, layer, value] : nodes) {
-    node_infos.push_back({qw::op_from_name(op), inputs, outputs, updates, layer, value});
-  }
-  return std::make_unique<qw::Program>(std::move(ref_infos), std::move(node_infos), counted_dim,
-                                       counted_ref);
+std::vector<std::string> sample_inputs() {
+#define QW_NAME(Element, name) #name,
+  return {QW_SAMPLE_INPUTS(QW_NAME)};
+#undef QW_NAME
 }
 
 std::vector<std::string> names_of_paths(bool only_runnable) {
@@ -136,7 +121,34 @@ NB_MODULE(_native, m) {
       "runtime"_a, "rounds"_a, "passes"_a, nb::call_guard<nb::gil_scoped_release>(),
       "int8 multiply-adds per second of each pass.");
 
+  // Refs and nodes are made with named fields, so that no order has to agree with Python.
+  nb::class_<qw::RefInfo>(m, "Ref").def(
+      "__init__",
+      [](qw::RefInfo* self, const std::string& kind, int64_t item_bytes,
+         std::vector<int64_t> shape) {
+        new (self) qw::RefInfo{qw::ref_kind(kind), item_bytes, std::move(shape)};
+      },
+      nb::kw_only(), "kind"_a, "item_bytes"_a, "shape"_a);
+  nb::class_<qw::NodeInfo>(m, "Node").def(
+      "__init__",
+      [](qw::NodeInfo* self, const std::string& op, std::vector<int> inputs,
+         std::vector<int> outputs, std::vector<int> updates, int64_t layer, double eps,
+         double scale) {
+        new (self) qw::NodeInfo{qw::find_op(op, inputs, outputs, updates)};
+        self->inputs = std::move(inputs);
+        self->outputs = std::move(outputs);
+        self->updates = std::move(updates);
+        self->layer = layer;
+        self->eps = eps;
+        self->scale = scale;
+      },
+      nb::kw_only(), "op"_a, "inputs"_a, "outputs"_a, "updates"_a, "layer"_a = 0, "eps"_a = 0.0,
+      "scale"_a = 0.0);
+  m.attr("sample_inputs") = sample_inputs();
+
   nb::class_<qw::Program>(m, "Program")
+      .def(nb::init<std::vector<qw::RefInfo>, std::vector<qw::NodeInfo>, int, int>(),
+           nb::kw_only(), "refs"_a, "nodes"_a, "counted_dim"_a, "counted_ref"_a)
       .def_prop_ro("arena_bytes", &qw::Program::arena_bytes)
       .def("bind", [](qw::Program& p, int ref, uintptr_t data) {
         p.bind(ref, reinterpret_cast<const void*>(data));
@@ -152,6 +164,4 @@ NB_MODULE(_native, m) {
           },
           "runtime"_a, "args"_a, "dims"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &qw::Program::close);
-
-  m.def("make_program", &make_program, "refs"_a, "nodes"_a, "counted_dim"_a, "counted_ref"_a);
 }

@@ -1,5 +1,5 @@
-// The kernel set: arguments of every op, and the table of functions that one instruction set
-// fills. What each op computes is written in kernels/ops/.
+// The kernel set: arguments of every kernel, and the table of functions that each instruction path
+// fills. What an op computes is written in kernels/ops/.
 #pragma once
 
 #include "layout.h"
@@ -135,26 +135,33 @@ struct LmHeadArgs {
   int64_t rows, width, vocab;
 };
 
+// Inputs of `sample`, X(element type, name), under the names that kernels/ops/sampling.py gives them.
+// backend.py arranges a node's inputs by these names, so the order is free after the logits.
+#define QW_SAMPLE_INPUTS(X)                                                      \
+  X(float, logits)                                                               \
+  X(float, temperature)                                                          \
+  X(int32_t, top_k)                                                              \
+  X(float, top_p)                                                                \
+  X(float, min_p)                                                                \
+  X(int64_t, seeds)                                                              \
+  X(int32_t, positions)                                                          \
+  X(float, repetition_penalty)                                                   \
+  X(float, presence_penalty)                                                     \
+  X(float, frequency_penalty)                                                    \
+  X(int32_t, num_logprobs)                                                       \
+  X(int32_t, bias_range)                                                         \
+  X(int32_t, bias_ids)                                                           \
+  X(float, bias_values)                                                          \
+  X(int32_t, history_range)                                                      \
+  X(int32_t, history_ids)                                                        \
+  X(int32_t, history_counts)                                                     \
+  X(int32_t, allowed_start) /* of the row's words in allowed_words, or -1 */     \
+  X(int32_t, allowed_words) /* a bit per token */
+
 struct SampleArgs {
-  const float* logits;
-  const float* temperature;
-  const int32_t* top_k;
-  const float* top_p;
-  const float* min_p;
-  const int64_t* seeds;
-  const int32_t* positions;
-  const float* repetition_penalty;
-  const float* presence_penalty;
-  const float* frequency_penalty;
-  const int32_t* num_logprobs;
-  const int32_t* bias_range;
-  const int32_t* bias_ids;
-  const float* bias_values;
-  const int32_t* history_range;
-  const int32_t* history_ids;
-  const int32_t* history_counts;
-  const int32_t* allowed_start;  // of the row's words in allowed_words, or -1
-  const int32_t* allowed_words;  // a bit per token
+#define QW_MEMBER(Element, name) const Element* name;
+  QW_SAMPLE_INPUTS(QW_MEMBER)
+#undef QW_MEMBER
   int32_t* sampled_ids;
   float* logprobs;
   int32_t* top_ids;
@@ -162,32 +169,42 @@ struct SampleArgs {
   int64_t rows, vocab, id_stride, top_stride;
 };
 
+// Kernels that every instruction path has, X(name, argument type): void name(const Args&, Team&).
+#define QW_KERNELS(X)                                  \
+  X(embed, EmbedArgs)                                  \
+  X(rms_norm, RmsNormArgs)                             \
+  X(rms_norm_quant, RmsNormQuantArgs)                  \
+  X(quantize, QuantizeArgs)                            \
+  X(silu_mul_quant, SiluMulQuantArgs)                  \
+  X(silu_mul, SiluMulArgs)                             \
+  X(linear, LinearArgs)                                \
+  X(linear_bf16, LinearBf16Args)                       \
+  X(concat, ConcatArgs)                                \
+  X(qk_norm_rope_cache, RopeCacheArgs<int8_t>)         \
+  X(qk_norm_rope_cache_bf16, RopeCacheArgs<uint16_t>)  \
+  X(attention, AttentionArgs<int8_t>)                  \
+  X(attention_bf16, AttentionArgs<uint16_t>)           \
+  X(gather_rows, GatherArgs)                           \
+  X(lm_head, LmHeadArgs)                               \
+  X(sample, SampleArgs)
+
+// The functions of one instruction path; isa/table.h fills it by name and checks that nothing is
+// missing.
 struct KernelTable {
-  void (*embed)(const EmbedArgs&, Team&);
-  void (*rms_norm)(const RmsNormArgs&, Team&);
-  void (*rms_norm_quant)(const RmsNormQuantArgs&, Team&);
-  void (*quantize)(const QuantizeArgs&, Team&);
-  void (*silu_mul_quant)(const SiluMulQuantArgs&, Team&);
-  void (*linear)(const LinearArgs&, Team&);
-  void (*qk_norm_rope_cache)(const RopeCacheArgs<int8_t>&, Team&);
-  void (*attention)(const AttentionArgs<int8_t>&, Team&);
-  void (*gather_rows)(const GatherArgs&, Team&);
-  void (*lm_head)(const LmHeadArgs&, Team&);
-  void (*sample)(const SampleArgs&, Team&);
-  void (*linear_bf16)(const LinearBf16Args&, Team&);
-  void (*concat)(const ConcatArgs&, Team&);
-  void (*silu_mul)(const SiluMulArgs&, Team&);
-  void (*qk_norm_rope_cache_bf16)(const RopeCacheArgs<uint16_t>&, Team&);
-  void (*attention_bf16)(const AttentionArgs<uint16_t>&, Team&);
-  // A linear and what follows it in one go, with the same bits: the gated activation of its halves,
-  // written to y [rows, half of the channels], or the heads of its q, k and v (`qkv` isn't read).
-  // False where that isn't to be had, and null where it never is.
-  bool (*linear_silu_mul)(const LinearArgs&, Team&);
-  bool (*linear_rope_cache)(const LinearArgs&, const RopeCacheArgs<int8_t>&, Team&);
-  bool (*linear_rope_cache_bf16)(const LinearArgs&, const RopeCacheArgs<uint16_t>&, Team&);
-  // What the machine can do at most; see isa/probe.h.
-  int64_t (*multiply_in_registers)(int64_t rounds);
-  void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes);
+#define QW_MEMBER(name, Args) void (*name)(const Args&, Team&) = nullptr;
+  QW_KERNELS(QW_MEMBER)
+#undef QW_MEMBER
+  // A linear fused with the op that follows, with the same bits as the two kernels one after the
+  // other: the gated activation of its two halves, written to y [rows, half of the channels], or
+  // `qk_norm_rope_cache` of its q, k and v (`qkv` isn't read). They return false, with nothing
+  // written, for shapes that they don't support. Null on paths without fusion.
+  bool (*linear_silu_mul)(const LinearArgs&, Team&) = nullptr;
+  bool (*linear_rope_cache)(const LinearArgs&, const RopeCacheArgs<int8_t>&, Team&) = nullptr;
+  bool (*linear_rope_cache_bf16)(const LinearArgs&, const RopeCacheArgs<uint16_t>&,
+                                 Team&) = nullptr;
+  // Measurements of the machine's limits, see isa/probe.h.
+  int64_t (*multiply_in_registers)(int64_t rounds) = nullptr;
+  void (*read_memory)(const char* data, int64_t bytes, int64_t prefetch_bytes) = nullptr;
 };
 
 constexpr int64_t kMaxHeadDim = 512;

@@ -1,35 +1,82 @@
-#include "replay.h"
-
+#include <algorithm>
 #include <stdexcept>
-#include <unordered_map>
+
+#include "replay.h"
 
 namespace qw {
 
-Op op_from_name(const std::string& name) {
-  static const std::unordered_map<std::string, Op> ops = {
-      {"embed", Op::kEmbed},
-      {"copy", Op::kCopy},
-      {"rms_norm", Op::kRmsNorm},
-      {"rms_norm_quant", Op::kRmsNormQuant},
-      {"quantize", Op::kQuantize},
-      {"linear", Op::kLinear},
-      {"linear_add", Op::kLinearAdd},
-      {"qk_norm_rope_cache", Op::kQkNormRopeCache},
-      {"attention", Op::kAttention},
-      {"silu_mul_quant", Op::kSiluMulQuant},
-      {"gather_rows", Op::kGatherRows},
-      {"lm_head", Op::kLmHead},
-      {"sample", Op::kSample},
-      {"linear_bf16", Op::kLinearBf16},
-      {"linear_bf16_add", Op::kLinearBf16Add},
-      {"concat", Op::kConcat},
-      {"silu_mul", Op::kSiluMul},
-      {"qk_norm_rope_cache_bf16", Op::kQkNormRopeCacheBf16},
-      {"attention_bf16", Op::kAttentionBf16},
-  };
-  const auto found = ops.find(name);
-  if (found == ops.end()) throw std::invalid_argument("no CPU kernel for the op '" + name + "'");
-  return found->second;
+namespace {
+
+constexpr size_t kAny = ~size_t{0};
+
+#define QW_COUNT(Element, name) +1
+constexpr size_t kNumSampleInputs = 0 QW_SAMPLE_INPUTS(QW_COUNT);
+#undef QW_COUNT
+
+// An op under its name in kernels/ops/, and how many operands its node has.
+struct OpInfo {
+  const char* name;
+  Op op;
+  size_t fewest_inputs, most_inputs, outputs, updates;
+};
+
+constexpr OpInfo kOps[] = {
+    {"embed", Op::kEmbed, 2, 3, 1, 0},
+    {"copy", Op::kCopy, 1, 1, 1, 0},
+    {"rms_norm", Op::kRmsNorm, 2, 2, 1, 0},
+    {"rms_norm_quant", Op::kRmsNormQuant, 2, 2, 2, 0},
+    {"quantize", Op::kQuantize, 1, 1, 2, 0},
+    {"linear", Op::kLinear, 4, 4, 1, 0},
+    {"linear_add", Op::kLinearAdd, 5, 5, 1, 0},
+    {"linear_bf16", Op::kLinearBf16, 2, 2, 1, 0},
+    {"linear_bf16_add", Op::kLinearBf16Add, 3, 3, 1, 0},
+    {"qk_norm_rope_cache", Op::kQkNormRopeCache, 6, 6, 1, 4},
+    {"qk_norm_rope_cache_bf16", Op::kQkNormRopeCacheBf16, 6, 6, 1, 4},
+    {"attention", Op::kAttention, 7, 8, 1, 0},
+    {"attention_bf16", Op::kAttentionBf16, 7, 8, 1, 0},
+    {"silu_mul_quant", Op::kSiluMulQuant, 1, 1, 2, 0},
+    {"silu_mul", Op::kSiluMul, 1, 1, 1, 0},
+    {"concat", Op::kConcat, 1, kAny, 1, 0},
+    {"gather_rows", Op::kGatherRows, 2, 2, 1, 0},
+    {"lm_head", Op::kLmHead, 2, 2, 1, 0},
+    {"sample", Op::kSample, kNumSampleInputs, kNumSampleInputs, 4, 0},
+};
+
+void check_refs(const std::vector<RefInfo>& refs, const std::vector<NodeInfo>& nodes) {
+  for (const NodeInfo& node : nodes) {
+    for (const auto* operands : {&node.inputs, &node.outputs, &node.updates}) {
+      for (const int ref : *operands) {
+        if (ref >= 0 && static_cast<size_t>(ref) < refs.size()) continue;
+        throw std::invalid_argument("a node refers to " + std::to_string(ref) + " of " +
+                                    std::to_string(refs.size()) + " refs");
+      }
+    }
+  }
+}
+
+}  // namespace
+
+RefKind ref_kind(const std::string& name) {
+  if (name == "arg") return RefKind::kArg;
+  if (name == "const") return RefKind::kConst;
+  if (name == "temp") return RefKind::kTemp;
+  throw std::invalid_argument("no kind of ref is called '" + name + "'");
+}
+
+Op find_op(const std::string& name, const std::vector<int>& inputs,
+           const std::vector<int>& outputs, const std::vector<int>& updates) {
+  for (const OpInfo& info : kOps) {
+    if (name != info.name) continue;
+    if (inputs.size() < info.fewest_inputs || inputs.size() > info.most_inputs ||
+        outputs.size() != info.outputs || updates.size() != info.updates) {
+      const auto counts = std::to_string(inputs.size()) + " inputs, " +
+                          std::to_string(outputs.size()) + " outputs and " +
+                          std::to_string(updates.size()) + " updates";
+      throw std::invalid_argument("the CPU kernel of '" + name + "' doesn't take " + counts);
+    }
+    return info.op;
+  }
+  throw std::invalid_argument("no CPU kernel for the op '" + name + "'");
 }
 
 std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
@@ -52,11 +99,19 @@ Program::Program(std::vector<RefInfo> refs, std::vector<NodeInfo> nodes, int cou
                  int counted_ref)
     : refs_(std::move(refs)),
       nodes_(std::move(nodes)),
-      feeds_next_(find_feeding(refs_, nodes_)),
       counted_dim_(counted_dim),
       counted_ref_(counted_ref),
       constants_(refs_.size(), nullptr),
-      linears_(refs_.size()) {}
+      linears_(refs_.size()) {
+  check_refs(refs_, nodes_);
+  feeds_next_ = find_feeding(refs_, nodes_);
+  for (const RefInfo& ref : refs_) {
+    if (ref.kind == RefKind::kArg) ++num_args_;
+    for (const int64_t extent : ref.shape) {
+      if (extent < 0) num_dims_ = std::max(num_dims_, static_cast<size_t>(-extent));
+    }
+  }
+}
 
 void Program::bind(int ref, const void* data) { constants_.at(ref) = data; }
 
@@ -79,6 +134,12 @@ void Program::run(const KernelTable& kernels, ThreadPool& pool, const std::vecto
                   const std::vector<int64_t>& dims) {
   const std::lock_guard<std::mutex> lock(pool.run_mutex());
   pool.adopt_process();
+  if (args.size() != num_args_ || dims.size() < num_dims_) {
+    throw std::invalid_argument("a program of " + std::to_string(num_args_) + " arguments and " +
+                                std::to_string(num_dims_) + " dims got " +
+                                std::to_string(args.size()) + " and " +
+                                std::to_string(dims.size()));
+  }
   plan(dims);
   Replay replay{*this, kernels, pool, dims, std::vector<char*>(refs_.size(), nullptr)};
   size_t next_arg = 0;

@@ -1,5 +1,6 @@
-// A lowered program: refs, nodes, bound constants and the scratch arena. `run` replays all
-// nodes in one call. Mirrors kernels/program.py; shapes come from there and are trusted.
+// A lowered program: refs, nodes, bound constants and the scratch arena. `run` replays all nodes in
+// one call. Mirrors kernels/program.py, whose shapes are trusted; names and numbers of operands are
+// checked when a program is made.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,9 @@
 
 namespace qw {
 
-enum class RefKind : int { kArg = 0, kConst = 1, kTemp = 2 };
+enum class RefKind { kArg, kConst, kTemp };
 
+// The ops that have kernels; program.cpp lists their names and numbers of operands.
 enum class Op {
   kEmbed,
   kCopy,
@@ -44,12 +46,17 @@ struct RefInfo {
 
 struct NodeInfo {
   Op op;
-  std::vector<int> inputs, outputs, updates;
-  int64_t layer;  // of ops on a cache
-  double value;   // eps or scale
+  std::vector<int> inputs, outputs, updates;  // indices of refs
+  int64_t layer = 0;                          // of ops on a cache
+  double eps = 0;                             // of norms
+  double scale = 0;                           // of attention
 };
 
-Op op_from_name(const std::string& name);  // throws std::invalid_argument
+// Throw std::invalid_argument: there is no kind or op of this name, or the op's kernel takes other
+// numbers of operands than the node has.
+RefKind ref_kind(const std::string& name);
+Op find_op(const std::string& name, const std::vector<int>& inputs,
+           const std::vector<int>& outputs, const std::vector<int>& updates);
 
 // Offsets of temporaries in one arena, planned by liveness.
 struct ArenaPlan {
@@ -59,7 +66,8 @@ struct ArenaPlan {
 
 class Program {
  public:
-  // `counted_dim` and `counted_ref`: the dim whose live rows an argument counts; -1 if none.
+  // `counted_dim` and `counted_ref`: the dim whose live rows an argument counts; -1 if none. Throws
+  // std::invalid_argument if a node refers to no ref.
   Program(std::vector<RefInfo> refs, std::vector<NodeInfo> nodes, int counted_dim,
           int counted_ref);
 
@@ -67,6 +75,7 @@ class Program {
   void bind_linear(int ref, const PackedLinear& weight);
 
   // `args`: addresses of the argument refs in their order; `dims`: values of the run-time dims.
+  // Throws std::invalid_argument if there are too few or too many.
   void run(const KernelTable& kernels, ThreadPool& pool, const std::vector<uintptr_t>& args,
            const std::vector<int64_t>& dims);
 
@@ -81,6 +90,7 @@ class Program {
   std::vector<NodeInfo> nodes_;
   std::vector<bool> feeds_next_;  // by node, see find_feeding
   int counted_dim_, counted_ref_;
+  size_t num_args_ = 0, num_dims_ = 0;
   std::vector<const void*> constants_;
   std::vector<PackedLinear> linears_;
   AlignedBuffer arena_;
@@ -94,8 +104,8 @@ class Program {
 // carry their trailer.
 int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims);
 
-// By node: a linear whose output is a temporary that only the next node reads. Kernels may take
-// both in one go, so whatever the linear reads stays alive as long as the next node runs.
+// By node: whether it is a linear whose output is a temporary that only the next node reads, as its
+// first input. Kernels may fuse the two, so the linear's inputs stay alive while the next node runs.
 std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
                                const std::vector<NodeInfo>& nodes);
 

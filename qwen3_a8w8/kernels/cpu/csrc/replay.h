@@ -1,4 +1,4 @@
-// One dispatch of a program: what its refs resolve to, and the nodes on the kernels.
+// One dispatch of a program: resolves its refs and runs its nodes on the kernels.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace qw {
 
-// What one dispatch resolves: addresses and extents of refs, node by node.
+// Addresses and extents of the refs in one dispatch, and what its nodes do with them.
 struct Program::Replay {
   const Program& program;
   const KernelTable& kernels;
@@ -31,12 +31,16 @@ struct Program::Replay {
   T* at(int ref) const {
     return reinterpret_cast<T*>(data[ref]);
   }
+  // Temporaries have padded rows with a trailer, arguments have plain ones.
   QuantisedRows quantised(int ref) const {
-    const bool is_ours = program.refs_[ref].kind == RefKind::kTemp;
     const int64_t width = extent(ref, 1);
-    return {at<int8_t>(ref), is_ours ? quantised_stride(width) : width, is_ours};
+    QuantisedRows rows;
+    rows.data = at<int8_t>(ref);
+    rows.has_trailer = program.refs_[ref].kind == RefKind::kTemp;
+    rows.stride = rows.has_trailer ? quantised_stride(width) : width;
+    return rows;
   }
-  // The four arguments of the cache; one of bfloat16 has no scales.
+  // A layer of the cache, whose refs are k, v, k_scale and v_scale; bfloat16 caches have no scales.
   template <class Element>
   CacheView<Element> cache(const int* refs, int64_t layer) const {
     CacheView<Element> view;
@@ -51,28 +55,29 @@ struct Program::Replay {
     view.v_scale = has_scales ? at<float>(refs[3]) + first : nullptr;
     return view;
   }
-  template <class Element>
-  RopeCacheArgs<Element> rope_cache(const NodeInfo& node) const {
-    const auto& in = node.inputs;
-    const CacheView<Element> view = cache<Element>(node.updates.data(), node.layer);
-    return {at<const float>(in[0]), at<const float>(in[1]), at<const float>(in[2]),
-            at<const float>(in[3]), at<const int32_t>(in[4]), at<const int32_t>(in[5]), view,
-            at<float>(node.outputs[0]), rows(in[0]),
-            extent(node.outputs[0], 1) / view.head_dim, static_cast<float>(node.value)};
-  }
-  template <class Element>
-  AttentionArgs<Element> attention(const NodeInfo& node) const {
-    const auto& in = node.inputs;
-    const CacheView<Element> view = cache<Element>(&in[1], node.layer);
-    return {at<const float>(in[0]), view, at<const int32_t>(in[5]), extent(in[5], 1),
-            at<const int32_t>(in[6]), in.size() > 7 ? at<const int32_t>(in[7]) : nullptr,
-            at<float>(node.outputs[0]), rows(in[0]), extent(in[0], 1) / view.head_dim,
-            static_cast<float>(node.value)};
-  }
   void execute(const NodeInfo& node) const;
+  // A linear and the node that it feeds, fused. False if no fused kernel takes them; nothing is
+  // written then.
   bool execute_both(const NodeInfo& node, const NodeInfo& next) const;
+
+  // The kernels' arguments of a node. Operands come in the order of the op's method in kernels/ops/.
+  EmbedArgs embed(const NodeInfo& node) const;
+  RmsNormArgs rms_norm(const NodeInfo& node) const;
+  RmsNormQuantArgs rms_norm_quant(const NodeInfo& node) const;
+  QuantizeArgs quantize(const NodeInfo& node) const;
+  SiluMulQuantArgs silu_mul_quant(const NodeInfo& node) const;
+  SiluMulArgs silu_mul(const NodeInfo& node) const;
   LinearArgs linear(const NodeInfo& node) const;
-  void sample(const NodeInfo& node) const;
+  LinearBf16Args linear_bf16(const NodeInfo& node) const;
+  template <class Element>
+  RopeCacheArgs<Element> rope_cache(const NodeInfo& node) const;
+  template <class Element>
+  AttentionArgs<Element> attention(const NodeInfo& node) const;
+  GatherArgs gather_rows(const NodeInfo& node) const;
+  LmHeadArgs lm_head(const NodeInfo& node) const;
+  SampleArgs sample(const NodeInfo& node) const;
+  void copy(const NodeInfo& node) const;
+  void concat(const NodeInfo& node) const;
 };
 
 }  // namespace qw

@@ -8,7 +8,14 @@ namespace {
 
 // The arithmetic of the output projection: a (row, channel) pair is one chain of multiply-adds.
 void linear_bf16(const qw::LinearBf16Args& a, qw::Team& team) {
-  kLmHead({a.x, a.weight, a.y, a.rows, a.width, a.channels}, team);
+  qw::LmHeadArgs products;
+  products.x = a.x;
+  products.weight = a.weight;
+  products.y = a.y;
+  products.rows = a.rows;
+  products.width = a.width;
+  products.vocab = a.channels;
+  kLmHead(products, team);
   if (a.residual == nullptr) return;
   parallel_ranges(team, a.rows, row_grain(a.channels), [&](int64_t begin, int64_t end, int) {
     const int64_t last = end * a.channels;
