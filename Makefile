@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c tools/constraints.txt
-NATIVE := $(wildcard qwen3_a8w8/kernels/cpu/CMakeLists.txt qwen3_a8w8/kernels/cpu/csrc/*)
+# Directories are among them, so that a file that is added or removed counts too.
+NATIVE := qwen3_a8w8/kernels/cpu/CMakeLists.txt $(shell find qwen3_a8w8/kernels/cpu/csrc)
 INPUTS := pyproject.toml tools/constraints.txt $(NATIVE)
 
 .PHONY: install demo check test bench format clean
