@@ -122,16 +122,6 @@ def test_model_arena_grows_once_and_is_freed_by_close(backend):
     assert torch.isfinite(model.decode([(0, 1, 3)], 1)).all()
 
 
-def test_model_runs_on_after_the_backend_is_closed():
-    # The pool then has no threads left and the caller computes alone.
-    backend = CpuBackend(num_threads=2)
-    model = SmallModel(backend)
-    first = model.decode([(0, 0, 3)], 1)
-    backend.close()
-    backend.close()
-    assert torch.equal(model.decode([(0, 0, 3)], 1), first)
-
-
 @pytest.mark.parametrize(
     ("hidden", "num_heads", "head_dim"), [(1024, 2, 64), (2048, 4, 64), (1024, 1, 32)]
 )

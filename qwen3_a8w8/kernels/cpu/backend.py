@@ -7,12 +7,12 @@ or slots (the runner does).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from qwen3_a8w8.errors import ConfigError, KernelUnavailableError, SignatureError
+from qwen3_a8w8.kernels.cpu.native import NativeHandle, NativeObjects, load_native
 from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS
 from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref, RefKind
 from qwen3_a8w8.kernels.signature import Dim, TensorLike
@@ -41,7 +41,7 @@ class CpuBackend:
     device = "cpu"
 
     def __init__(self, isa: str | None = None, num_threads: int | None = None) -> None:
-        native = _load_native()
+        native = load_native()
         runnable: list[str] = native.runnable_paths()
         if isa is None:
             isa = runnable[0]
@@ -63,13 +63,12 @@ class CpuBackend:
         self.num_threads: int = num_threads
         self.name = f"cpu-{isa}"
         self.packed_layout: str = native.packed_layout
-        self._native = native
-        self._runtime = native.Runtime(isa, num_threads)
+        self._objects = NativeObjects(native, native.Runtime(isa, num_threads))
 
     def lower(self, program: Program) -> CpuExecutable:
         """Hands the program to the native side; scratch is allocated at the first run."""
         _check_limits(program)
-        return CpuExecutable(program, self._native, self._runtime)
+        return CpuExecutable(program, self._objects)
 
     def pack(self, ref: Ref, tensor: Any) -> Any:
         """Packs an int8 linear; other constants stay as they are.
@@ -82,18 +81,22 @@ class CpuBackend:
         if ref.layout is not ConstLayout.LINEAR_INT8:
             return tensor
         out_features, in_features = (int(extent) for extent in tensor.shape)
-        return self._native.pack_linear(self._runtime, tensor.data_ptr(), out_features, in_features)
+        packed = self._objects.native.pack_linear(
+            self._objects.runtime.get(), tensor.data_ptr(), out_features, in_features
+        )
+        return PackedLinear(self._objects, packed)
 
     def from_memory(self, ref: Ref, address: int, nbytes: int, owner: object) -> Any:
         """See `MappableBackend`."""
         if ref.layout is not ConstLayout.LINEAR_INT8:
             return MappedConstant(address, nbytes, owner)
         out_features, in_features = ref.shape
-        return self._native.LinearWeights.at(address, out_features, in_features, owner)
+        packed = self._objects.native.LinearWeights(address, out_features, in_features)
+        return PackedLinear(self._objects, packed, owner)
 
     def checksum(self, address: int, nbytes: int) -> int:
         """See `MappableBackend`."""
-        return int(self._native.checksum(self._runtime, address, nbytes))
+        return int(self._objects.native.checksum(self._objects.runtime.get(), address, nbytes))
 
     def read_bytes_per_s(self, num_bytes: int, prefetch_bytes: int, passes: int) -> list[float]:
         """How fast all threads together read memory, once per pass.
@@ -103,7 +106,9 @@ class CpuBackend:
             prefetch_bytes: how far ahead software prefetches; 0 for none.
             passes: measurements.
         """
-        seconds = self._native.probe_read(self._runtime, num_bytes, prefetch_bytes, passes)
+        seconds = self._objects.native.probe_read(
+            self._objects.runtime.get(), num_bytes, prefetch_bytes, passes
+        )
         return [num_bytes / each for each in seconds]
 
     def int8_products_per_s(self, rounds: int, passes: int) -> list[float]:
@@ -113,15 +118,38 @@ class CpuBackend:
             rounds: length of a pass; a round is some hundred to ten thousand products per thread.
             passes: measurements.
         """
-        return list(self._native.probe_multiply(self._runtime, rounds, passes))
+        return list(
+            self._objects.native.probe_multiply(self._objects.runtime.get(), rounds, passes)
+        )
 
     def describe(self) -> dict[str, str | int | float]:
         """Device, instruction path and number of threads."""
         return {"device": self.device, "isa": self.isa, "threads": self.num_threads}
 
     def close(self) -> None:
-        """Joins the threads; may be called again."""
-        self._runtime.close()
+        """Joins the threads, frees programs and packed weights; may be called again.
+
+        Its executables then refuse to run.
+        """
+        self._objects.close()
+
+
+class PackedLinear:
+    """Packed weights of an int8 linear, held as long as their backend is open.
+
+    Attributes:
+        nbytes: size of the packed weights.
+    """
+
+    def __init__(self, objects: NativeObjects, packed: Any, owner: object = None) -> None:
+        self.nbytes: int = packed.nbytes
+        self.handle = objects.add(packed)
+        self._objects = objects
+        self._owner = owner  # keeps memory that the packed weights only refer to
+
+    def data_ptr(self) -> int:
+        """Address of the first byte."""
+        return int(self.handle.get().data_ptr())
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +168,12 @@ class MappedConstant:
 class CpuExecutable:
     """A program on the native side, with the owners of the memory it points to."""
 
-    def __init__(self, program: Program, native: Any, runtime: Any) -> None:
+    def __init__(self, program: Program, objects: NativeObjects) -> None:
+        native = objects.native
         self._dims = _runtime_dims(program)
         self._arg_names = [ref.name for ref in program.refs if ref.kind is RefKind.ARG]
         self._constants = program.constants
-        self._runtime = runtime
+        self._objects = objects
         self._bound: dict[str, Any] = {}
         counted_dim = counted_ref = -1
         if program.active_count is not None:
@@ -153,11 +182,13 @@ class CpuExecutable:
             counted_ref = next(
                 ref.index for ref in program.refs if ref.kind is RefKind.ARG and ref.name == name
             )
-        self._program = native.Program(
-            refs=[self._lower_ref(native, ref) for ref in program.refs],
-            nodes=[_lower_node(native, node) for node in program.nodes],
-            counted_dim=counted_dim,
-            counted_ref=counted_ref,
+        self._program: NativeHandle = objects.add(
+            native.Program(
+                refs=[self._lower_ref(native, ref) for ref in program.refs],
+                nodes=[_lower_node(native, node) for node in program.nodes],
+                counted_dim=counted_dim,
+                counted_ref=counted_ref,
+            )
         )
 
     def bind(self, constants: Mapping[str, Any]) -> None:
@@ -166,23 +197,25 @@ class CpuExecutable:
         for name, value in constants.items():
             ref = self._constants[name]
             if ref.layout is ConstLayout.LINEAR_INT8:
-                self._program.bind_linear(ref.index, value)
+                self._program.get().bind_linear(ref.index, value.handle.get())
             else:
-                self._program.bind(ref.index, value.data_ptr())
+                self._program.get().bind(ref.index, value.data_ptr())
 
     def run(self, args: Mapping[str, TensorLike], dims: Mapping[str, int]) -> None:
         """Replays the program in one native call with the GIL released."""
         pointers = [args[name].data_ptr() for name in self._arg_names]
-        self._program.run(self._runtime, pointers, [dims[name] for name in self._dims])
+        extents = [dims[name] for name in self._dims]
+        self._program.get().run(self._objects.runtime.get(), pointers, extents)
 
     @property
     def arena_bytes(self) -> int:
         """Bytes of scratch held now."""
-        return int(self._program.arena_bytes)
+        return 0 if self._program.is_released else int(self._program.get().arena_bytes)
 
     def close(self) -> None:
         """Frees scratch memory; may be called again."""
-        self._program.close()
+        if not self._program.is_released:
+            self._program.get().close()
 
     def _lower_ref(self, native: Any, ref: Ref) -> Any:
         shape = [
@@ -198,17 +231,7 @@ def runnable_isas() -> list[str]:
     Raises:
         KernelUnavailableError: the native module isn't built.
     """
-    return list(_load_native().runnable_paths())
-
-
-def _load_native() -> Any:
-    try:
-        return importlib.import_module("qwen3_a8w8.kernels.cpu._native")
-    except ImportError as error:
-        raise KernelUnavailableError(
-            f"the native CPU kernels can't be loaded ({error}); build them with "
-            "`pip install -e . --no-build-isolation` (needs a C++17 compiler such as g++)"
-        ) from error
+    return list(load_native().runnable_paths())
 
 
 def _runtime_dims(program: Program) -> list[str]:

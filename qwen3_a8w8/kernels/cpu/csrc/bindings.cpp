@@ -1,17 +1,20 @@
-// The Python face: a Runtime (instruction path and threads), packed weights and programs.
-// Addresses come in as integers; who owns the memory is settled in backend.py.
+// The Python face: a Runtime (instruction path and threads), packed weights and programs. They
+// refer to no Python objects; addresses come in as integers. backend.py owns the memory behind
+// those, and native.py decides how long the objects live.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "checksum.h"
 #include "cpu_features.h"
+#include "live_object.h"
 #include "machine_probe.h"
 #include "packing.h"
 #include "program.h"
@@ -22,7 +25,12 @@ using namespace nb::literals;
 
 namespace {
 
-class Runtime {
+// Becomes a KernelUnavailableError in Python.
+struct RuntimeClosed : std::runtime_error {
+  RuntimeClosed() : std::runtime_error("this CPU backend is closed; make another one") {}
+};
+
+class Runtime : public qw::LiveObject {
  public:
   Runtime(const std::string& isa, int num_threads) : pool_(num_threads) {
     for (const auto& path : qw::instruction_paths()) {
@@ -31,15 +39,28 @@ class Runtime {
     if (kernels_ == nullptr) throw std::invalid_argument("instruction path not runnable: " + isa);
   }
 
-  const qw::KernelTable& kernels() const { return *kernels_; }
-  qw::ThreadPool& pool() { return pool_; }
+  // Returns work(kernels, pool), one call at a time. Throws RuntimeClosed after `close`.
+  template <class Work>
+  auto use(Work work) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_closed_) throw RuntimeClosed();
+    pool_.adopt_process();
+    return work(*kernels_, pool_);
+  }
+
+  // Waits for the call under way, refuses later ones and joins the threads.
   void close() {
-    const std::lock_guard<std::mutex> lock(pool_.run_mutex());
+    std::unique_lock<std::mutex> lock(mutex_, std::defer_lock);
+    // A forked child has inherited the mutex as it was, perhaps locked by a thread it doesn't have.
+    if (!pool_.is_inherited()) lock.lock();
+    is_closed_ = true;
     pool_.close();
   }
 
  private:
   const qw::KernelTable* kernels_ = nullptr;
+  bool is_closed_ = false;
+  std::mutex mutex_;
   qw::ThreadPool pool_;
 };
 
@@ -60,25 +81,38 @@ std::vector<std::string> names_of_paths(bool only_runnable) {
 }  // namespace
 
 NB_MODULE(_native, m) {
+  nb::register_exception_translator([](const std::exception_ptr& error, void*) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const RuntimeClosed& closed) {
+      const nb::object type =
+          nb::module_::import_("qwen3_a8w8.errors").attr("KernelUnavailableError");
+      PyErr_SetString(type.ptr(), closed.what());
+    }
+  });
+
   m.attr("packed_layout") = qw::kPackedLayout;
   m.def("usable_cores", &qw::usable_cores, "Cores this process may use.");
   m.def("compiled_paths", [] { return names_of_paths(false); },
         "Names of the instruction paths in this build, fastest first.");
   m.def("runnable_paths", [] { return names_of_paths(true); },
         "Those of them that this machine can run.");
+  m.def("num_live_objects", &qw::LiveObject::count,
+        "Number of runtimes, programs and packed weights that exist.");
 
   nb::class_<Runtime>(m, "Runtime")
       .def(nb::init<const std::string&, int>(), "isa"_a, "num_threads"_a)
       .def("close", &Runtime::close, nb::call_guard<nb::gil_scoped_release>());
 
   nb::class_<qw::LinearWeights>(m, "LinearWeights")
-      .def_static(
-          "at",
-          [](uintptr_t data, int64_t out_features, int64_t in_features, nb::handle /*owner*/) {
-            return std::make_unique<qw::LinearWeights>(reinterpret_cast<const uint8_t*>(data),
-                                                       out_features, in_features);
+      .def(
+          "__init__",
+          [](qw::LinearWeights* self, uintptr_t data, int64_t out_features, int64_t in_features) {
+            const auto* packed = reinterpret_cast<const uint8_t*>(data);
+            new (self) qw::LinearWeights(packed, out_features, in_features);
           },
-          "data"_a, "out_features"_a, "in_features"_a, "owner"_a, nb::keep_alive<0, 4>())
+          "data"_a, "out_features"_a, "in_features"_a,
+          "Refers to packed weights, which the caller keeps.")
       .def("data_ptr",
            [](const qw::LinearWeights& w) { return reinterpret_cast<uintptr_t>(w.view().data); })
       .def_prop_ro("nbytes", [](const qw::LinearWeights& w) { return w.view().bytes(); });
@@ -86,10 +120,10 @@ NB_MODULE(_native, m) {
   m.def(
       "pack_linear",
       [](Runtime& runtime, uintptr_t data, int64_t out_features, int64_t in_features) {
-        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
-        runtime.pool().adopt_process();
-        return std::make_unique<qw::LinearWeights>(reinterpret_cast<const int8_t*>(data),
-                                                   out_features, in_features, runtime.pool());
+        return runtime.use([&](const qw::KernelTable&, qw::Team& team) {
+          return std::make_unique<qw::LinearWeights>(reinterpret_cast<const int8_t*>(data),
+                                                     out_features, in_features, team);
+        });
       },
       "runtime"_a, "data"_a, "out_features"_a, "in_features"_a,
       nb::call_guard<nb::gil_scoped_release>());
@@ -97,26 +131,26 @@ NB_MODULE(_native, m) {
   m.def(
       "checksum",
       [](Runtime& runtime, uintptr_t data, int64_t bytes) {
-        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
-        runtime.pool().adopt_process();
-        return qw::checksum(reinterpret_cast<const char*>(data), bytes, runtime.pool());
+        return runtime.use([&](const qw::KernelTable&, qw::Team& team) {
+          return qw::checksum(reinterpret_cast<const char*>(data), bytes, team);
+        });
       },
       "runtime"_a, "data"_a, "bytes"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def(
       "probe_read",
       [](Runtime& runtime, int64_t bytes, int64_t prefetch_bytes, int passes) {
-        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
-        runtime.pool().adopt_process();
-        return qw::probe_read(runtime.kernels(), runtime.pool(), bytes, prefetch_bytes, passes);
+        return runtime.use([&](const qw::KernelTable& kernels, qw::Team& team) {
+          return qw::probe_read(kernels, team, bytes, prefetch_bytes, passes);
+        });
       },
       "runtime"_a, "bytes"_a, "prefetch_bytes"_a, "passes"_a,
       nb::call_guard<nb::gil_scoped_release>(), "Seconds of each pass over a buffer.");
   m.def(
       "probe_multiply",
       [](Runtime& runtime, int64_t rounds, int passes) {
-        const std::lock_guard<std::mutex> lock(runtime.pool().run_mutex());
-        runtime.pool().adopt_process();
-        return qw::probe_multiply(runtime.kernels(), runtime.pool(), rounds, passes);
+        return runtime.use([&](const qw::KernelTable& kernels, qw::Team& team) {
+          return qw::probe_multiply(kernels, team, rounds, passes);
+        });
       },
       "runtime"_a, "rounds"_a, "passes"_a, nb::call_guard<nb::gil_scoped_release>(),
       "int8 multiply-adds per second of each pass.");
@@ -160,7 +194,9 @@ NB_MODULE(_native, m) {
           "run",
           [](qw::Program& p, Runtime& runtime, const std::vector<uintptr_t>& args,
              const std::vector<int64_t>& dims) {
-            p.run(runtime.kernels(), runtime.pool(), args, dims);
+            runtime.use([&](const qw::KernelTable& kernels, qw::Team& team) {
+              p.run(kernels, team, args, dims);
+            });
           },
           "runtime"_a, "args"_a, "dims"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("close", &qw::Program::close);

@@ -135,8 +135,8 @@ struct LmHeadArgs {
   int64_t rows, width, vocab;
 };
 
-// Inputs of `sample`, X(element type, name), under the names that kernels/ops/sampling.py gives them.
-// backend.py arranges a node's inputs by these names, so the order is free after the logits.
+// Inputs of `sample`, X(element type, name), under the names that kernels/ops/sampling.py gives
+// them. backend.py arranges a node's inputs by these names, so the order is free after the logits.
 #define QW_SAMPLE_INPUTS(X)                                                      \
   X(float, logits)                                                               \
   X(float, temperature)                                                          \

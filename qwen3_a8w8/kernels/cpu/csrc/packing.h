@@ -3,11 +3,12 @@
 
 #include "aligned_buffer.h"
 #include "layout.h"
+#include "live_object.h"
 #include "team.h"
 
 namespace qw {
 
-class LinearWeights {
+class LinearWeights : public LiveObject {
  public:
   // Reads w [out_features, in_features] int8, row-major.
   LinearWeights(const int8_t* w, int64_t out_features, int64_t in_features, Team& team);

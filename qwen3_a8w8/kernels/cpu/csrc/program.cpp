@@ -130,10 +130,8 @@ void Program::plan(const std::vector<int64_t>& dims) {
   arena_.reserve(static_cast<size_t>(plan_.bytes));
 }
 
-void Program::run(const KernelTable& kernels, ThreadPool& pool, const std::vector<uintptr_t>& args,
+void Program::run(const KernelTable& kernels, Team& team, const std::vector<uintptr_t>& args,
                   const std::vector<int64_t>& dims) {
-  const std::lock_guard<std::mutex> lock(pool.run_mutex());
-  pool.adopt_process();
   if (args.size() != num_args_ || dims.size() < num_dims_) {
     throw std::invalid_argument("a program of " + std::to_string(num_args_) + " arguments and " +
                                 std::to_string(num_dims_) + " dims got " +
@@ -141,7 +139,7 @@ void Program::run(const KernelTable& kernels, ThreadPool& pool, const std::vecto
                                 std::to_string(dims.size()));
   }
   plan(dims);
-  Replay replay{*this, kernels, pool, dims, std::vector<char*>(refs_.size(), nullptr)};
+  Replay replay{*this, kernels, team, dims, std::vector<char*>(refs_.size(), nullptr)};
   size_t next_arg = 0;
   for (size_t i = 0; i < refs_.size(); ++i) {
     switch (refs_[i].kind) {

@@ -9,7 +9,7 @@
 
 #include "aligned_buffer.h"
 #include "kernels.h"
-#include "thread_pool.h"
+#include "live_object.h"
 
 namespace qw {
 
@@ -64,7 +64,7 @@ struct ArenaPlan {
   int64_t bytes = 0;
 };
 
-class Program {
+class Program : public LiveObject {
  public:
   // `counted_dim` and `counted_ref`: the dim whose live rows an argument counts; -1 if none. Throws
   // std::invalid_argument if a node refers to no ref.
@@ -76,7 +76,8 @@ class Program {
 
   // `args`: addresses of the argument refs in their order; `dims`: values of the run-time dims.
   // Throws std::invalid_argument if there are too few or too many.
-  void run(const KernelTable& kernels, ThreadPool& pool, const std::vector<uintptr_t>& args,
+  // The caller makes sure that nothing else uses the team meanwhile.
+  void run(const KernelTable& kernels, Team& team, const std::vector<uintptr_t>& args,
            const std::vector<int64_t>& dims);
 
   // Bytes of scratch held.
@@ -105,7 +106,8 @@ class Program {
 int64_t ref_bytes(const RefInfo& ref, const std::vector<int64_t>& dims);
 
 // By node: whether it is a linear whose output is a temporary that only the next node reads, as its
-// first input. Kernels may fuse the two, so the linear's inputs stay alive while the next node runs.
+// first input. Kernels may fuse the two, so the linear's inputs stay alive while the next node
+// runs.
 std::vector<bool> find_feeding(const std::vector<RefInfo>& refs,
                                const std::vector<NodeInfo>& nodes);
 

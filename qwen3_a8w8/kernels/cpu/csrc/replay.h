@@ -60,7 +60,8 @@ struct Program::Replay {
   // written then.
   bool execute_both(const NodeInfo& node, const NodeInfo& next) const;
 
-  // The kernels' arguments of a node. Operands come in the order of the op's method in kernels/ops/.
+  // The kernels' arguments of a node. Operands come in the order of the op's method in
+  // kernels/ops/.
   EmbedArgs embed(const NodeInfo& node) const;
   RmsNormArgs rms_norm(const NodeInfo& node) const;
   RmsNormQuantArgs rms_norm_quant(const NodeInfo& node) const;

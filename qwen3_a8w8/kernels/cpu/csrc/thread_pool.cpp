@@ -92,8 +92,10 @@ void ThreadPool::start() {
   }
 }
 
+bool ThreadPool::is_inherited() const { return pid_ != getpid(); }
+
 void ThreadPool::adopt_process() {
-  if (pid_ == getpid()) return;
+  if (!is_inherited()) return;
   for (auto& worker : workers_) worker.release();  // their threads exist in the parent only
   workers_.clear();
   if (stop_) {
@@ -104,7 +106,7 @@ void ThreadPool::adopt_process() {
 }
 
 void ThreadPool::close() {
-  if (pid_ != getpid()) {
+  if (is_inherited()) {
     for (auto& worker : workers_) worker.release();
     workers_.clear();
   } else if (!workers_.empty()) {

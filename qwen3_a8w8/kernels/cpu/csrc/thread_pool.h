@@ -37,8 +37,8 @@ class ThreadPool final : public Team {
   // Joins the threads and frees scratch memory; the pool then runs everything on the caller.
   void close();
 
-  // One program runs at a time; callers hold this.
-  std::mutex& run_mutex() { return run_mutex_; }
+  // Whether this is a child process that inherited the pool in a fork and hasn't used it yet.
+  bool is_inherited() const;
 
  private:
   struct Worker {
@@ -64,7 +64,6 @@ class ThreadPool final : public Team {
   std::vector<std::unique_ptr<Worker>> workers_;
   std::vector<AlignedBuffer> scratch_;
   AlignedBuffer shared_;
-  std::mutex run_mutex_;
 
   // A thread's own range of the current job's chunks: the next chunk in the low word, the end of
   // the range in the high word.
