@@ -1,9 +1,9 @@
-"""What a device's kernels must offer, and how a callable is compiled for them.
+"""What a device's kernels must implement, and how a callable is compiled for them.
 
 `compile_callable` records a Python function (see `record.py`), lowers it on a
 backend and returns a `CompiledCallable` that checks every argument before
-anything is dispatched. It makes no sample tensors: neither weights nor inputs
-exist yet when it runs.
+anything is dispatched. It needs no sample tensors: when it runs, neither weights
+nor inputs exist yet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Executable(Protocol):
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of scratch memory held now; it grows to what the largest run has needed."""
+        """Bytes of scratch memory held now, enough for the largest run so far."""
         ...
 
     def bind(self, constants: Mapping[str, Any]) -> None:
@@ -47,8 +47,8 @@ class Backend(Protocol):
     """One device's kernels.
 
     Attributes:
-        name: unique, with everything that changes results or speed of compiled code, such as
-            the instruction path; part of the compile cache's key.
+        name: unique; includes whatever changes results or speed of compiled code, such as the
+            instruction path. Part of the compile cache's key.
         device: torch device type of all arguments.
     """
 
@@ -60,12 +60,12 @@ class Backend(Protocol):
         ...
 
     def pack(self, ref: Ref, tensor: TensorLike) -> Any:
-        """Lays a constant out as the kernels want it.
+        """Converts a constant to the layout that the kernels read.
 
         Args:
             ref: the constant's declaration (dtype, shape, layout).
-            tensor: row-major on the CPU, of exactly that dtype and shape; it may be kept
-                without a copy or released, so the caller must not write to it afterwards.
+            tensor: row-major on the CPU, of exactly that dtype and shape. The backend may keep
+                it without a copy, so the caller must not write to it afterwards.
 
         Returns:
             Whatever `Executable.bind` of this backend takes.
@@ -77,12 +77,15 @@ class Backend(Protocol):
         ...
 
     def close(self) -> None:
-        """Stops threads and frees what the backend holds; may be called again."""
+        """Stops threads and frees what the backend holds; may be called again.
+
+        Executables of a closed backend may refuse to run.
+        """
         ...
 
 
 class Packed(Protocol):
-    """A packed constant in host memory; torch tensors are some."""
+    """A packed constant in host memory, such as a torch tensor."""
 
     @property
     def nbytes(self) -> int:
@@ -90,28 +93,28 @@ class Packed(Protocol):
         ...
 
     def data_ptr(self) -> int:
-        """Address of its first byte; the bytes lie without gaps."""
+        """Address of its first byte; the bytes are contiguous."""
         ...
 
 
 @runtime_checkable
 class MappableBackend(Backend, Protocol):
-    """A backend whose packed constants are plain host memory, which a file can hold.
+    """A backend whose packed constants are plain host memory and can be stored in a file.
 
     Attributes:
-        packed_layout: names how `pack` lays constants out; changes whenever that does.
+        packed_layout: name of the layout that `pack` produces; changes whenever the layout does.
     """
 
     packed_layout: str
 
     def from_memory(self, ref: Ref, address: int, nbytes: int, owner: object) -> Packed:
-        """The constant whose packed bytes, as `pack` made them, lie at an address.
+        """The constant whose packed bytes, as `pack` produces them, are at an address.
 
         Args:
             ref: the constant's declaration.
             address: of the first byte, 64-byte aligned; never written to.
-            nbytes: how many there are.
-            owner: keeps the memory; the result refers to it.
+            nbytes: their number.
+            owner: keeps the memory alive; the result refers to it.
 
         Returns:
             Whatever `Executable.bind` of this backend takes.
@@ -119,14 +122,14 @@ class MappableBackend(Backend, Protocol):
         ...
 
     def checksum(self, address: int, nbytes: int) -> int:
-        """A 64-bit checksum of host memory, alike on every machine of one byte order."""
+        """A 64-bit checksum of host memory, equal on all machines of the same byte order."""
         ...
 
 
 class CheckedCall:
-    """A callable with arguments that its signature has passed; it may be run again and again.
+    """A callable with arguments that have been checked; may run any number of times.
 
-    Whoever owns the tensors changes neither shape nor dtype of one. They live as long as this.
+    It keeps the tensors, whose shapes and dtypes must not change.
     """
 
     def __init__(
@@ -162,7 +165,7 @@ class CompiledCallable:
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of scratch memory held now; it grows to what the largest run has needed."""
+        """Bytes of scratch memory held now, enough for the largest run so far."""
         return self._executable.arena_bytes
 
     def bind(self, constants: Mapping[str, Any]) -> None:
@@ -234,13 +237,13 @@ class Compiler:
         Args:
             fn: see `signature.py`.
             dims: values of the static extents by name.
-            options: numbers that the function looks up.
+            options: further numbers that the function looks up.
 
         Returns:
-            A callable without constants; the same object for the same arguments.
+            A callable whose constants aren't bound yet; the same object for the same arguments.
 
         Raises:
-            SignatureError: the annotations or the function's ops break the contract.
+            SignatureError: the annotations are incomplete, or an op's operands don't fit.
         """
         options = dict(options or {})
         key = (

@@ -1,7 +1,7 @@
 """Zeroed memory of the host, in huge pages where the kernel has them.
 
-The kernel hands out memory at the first touch of each page. What is sure to be needed is
-touched here, by all threads, so that no request waits for it.
+The kernel provides memory at the first touch of each page. Memory that will certainly be needed
+is touched here, by all threads, so that no request waits for it.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ def zeroed(num_bytes: int, *, is_taken: bool = False) -> NDArray[np.uint8]:
 
     Args:
         num_bytes: at least 1.
-        is_taken: take the memory now, not page by page when it is used.
+        is_taken: touch all pages now instead of at their first use.
 
     Raises:
-        MemoryError: there isn't as much.
+        MemoryError: there isn't enough memory.
     """
     try:
         mapping = mmap.mmap(-1, num_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -59,7 +59,7 @@ def for_pieces(num_bytes: int, work: Callable[[int, int], None]) -> None:
 
 
 def advise(mapping: mmap.mmap, advice: str) -> None:
-    """Tells the kernel a wish, by its name in `mmap`; a kernel or file system may not know it."""
+    """Gives the kernel advice by its name in `mmap`; without effect where that isn't supported."""
     with contextlib.suppress(AttributeError, OSError):
         mapping.madvise(getattr(mmap, advice))
 

@@ -1,11 +1,11 @@
-"""The file format of packed constants: written once, mapped or read ever after.
+"""The file format of packed constants: written once, then mapped or read at every start.
 
     [preamble 4 KiB] [constants, each page-aligned] [table, JSON]
 
-The preamble holds the file's size, where the table is and the SHA-256 of both; the
-table holds an identity (strings that say what the constants were made from) and,
-per constant, offset, size and a checksum. It is written last, so a file that was
-cut short never looks whole.
+The preamble holds the file's size, the table's place and SHA-256, and a SHA-256 of
+itself. The table holds an identity (strings that say what the constants were made from)
+and offset, size and checksum of each constant. The preamble is written last, so that a
+truncated file is recognised.
 
 This module knows neither which constants a model has nor where files are kept.
 """
@@ -44,12 +44,12 @@ _MAPPINGS = Path("/proc/self/smaps")
 
 
 class PackedFileError(CheckpointError):
-    """A packed file is damaged, cut short or of another kind; it has to be made again."""
+    """A packed file is damaged, truncated or of another kind; it must be made again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where one constant lies in the file.
+    """Place of one constant in the file.
 
     Attributes:
         offset: of its first byte.
@@ -86,11 +86,11 @@ class PackedFileWriter(SelfClosing):
         self._entries[name] = Entry(offset, packed.nbytes, checksum)
 
     def add_alias(self, name: str, other: str) -> None:
-        """Lets a name stand for a constant that was added under another one."""
+        """Adds a second name for a constant."""
         self._entries[name] = self._entries[other]
 
     def finish(self, identity: Mapping[str, str]) -> None:
-        """Writes table and preamble and waits until everything is on the disk.
+        """Writes table and preamble, and waits until everything is on disk.
 
         Raises:
             OSError: it can't be written.
@@ -109,7 +109,7 @@ class PackedFileWriter(SelfClosing):
         fields = (_MAGIC, FORMAT_VERSION, offset + len(data), offset, len(data))
         head = _PREAMBLE.pack(*fields, hashlib.sha256(data).digest())
         head = head.ljust(_PREAMBLE_BYTES - _DIGEST_BYTES, b"\0")
-        # The constants reach the disk before the preamble that vouches for them.
+        # The constants must be on disk before the preamble that declares them complete.
         os.fsync(self._fd)
         os.pwrite(self._fd, head + hashlib.sha256(head).digest(), 0)
         os.fsync(self._fd)
@@ -119,7 +119,7 @@ class PackedFileWriter(SelfClosing):
         return self._num_written + len(self._tail)
 
     def _append(self, data: memoryview) -> None:
-        """Writes whole huge pages only: the page cache then keeps, and maps, the file in such."""
+        """Writes whole huge pages only, so that the page cache keeps the file in huge pages."""
         while data:
             if self._tail or len(data) < HUGE_PAGE_BYTES:
                 room = HUGE_PAGE_BYTES - len(self._tail)
@@ -147,13 +147,13 @@ class PackedFileWriter(SelfClosing):
 
 
 class PackedFile:
-    """A whole file, mapped read-only; processes that map it share its pages. Or a copy of it.
+    """A complete file: mapped read-only, with pages shared by all processes, or a copy of it.
 
     Attributes:
         identity: what the constants were made from.
         entries: the constants by name.
         nbytes: size of the file.
-        memory: the mapping or the copy, [nbytes] uint8, read-only. Whoever holds it keeps it.
+        memory: the mapping or the copy, [nbytes] uint8, read-only; lives while it is referred to.
     """
 
     def __init__(self, path: Path, *, use_mmap: bool = True) -> None:
@@ -165,7 +165,7 @@ class PackedFile:
                 the kernel has them.
 
         Raises:
-            PackedFileError: it isn't a whole packed file; the message says what is wrong.
+            PackedFileError: it isn't a complete packed file; the message says what is wrong.
             OSError: it can't be read.
             MemoryError: a copy of it doesn't fit.
         """
@@ -185,10 +185,10 @@ class PackedFile:
         return int(self.memory.ctypes.data) + self.entries[name].offset
 
     def huge_page_bytes(self) -> int:
-        """How much of the mapping lies in huge pages; 0 where the system doesn't tell.
+        """Bytes of the mapping that are in huge pages; 0 where the system doesn't report it.
 
-        It depends on kernel and file system (Linux: XFS, or ext4 since 6.16), and on whether
-        whole huge pages were free when the file was read.
+        This depends on kernel and file system (Linux: XFS, or ext4 since 6.16), and on whether
+        huge pages were free when the file was read.
         """
         entry = rf"^{self.memory.ctypes.data:x}-.*?^FilePmdMapped: +(\d+) kB"
         with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
 """A recorded callable: symbolic tensors (`Ref`) and the op calls (`Node`) on them.
 
-`record.py` makes a `Program` of a Python function. Backends lower it to whatever
+`record.py` turns a Python function into a `Program`. Backends lower it to whatever
 replays fastest: one native call on CPU, a captured graph elsewhere.
 """
 
@@ -38,7 +38,7 @@ class Ref:
     """A symbolic tensor.
 
     Attributes:
-        index: unique within its program.
+        index: its place in `Program.refs`.
         kind: whose memory it is.
         name: the parameter's or the constant's name; a label for temporaries.
         dtype: element type.
@@ -60,7 +60,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One op call: inputs are read, outputs wholly written, `updates` partly written."""
+    """One op call: `inputs` are read, `outputs` written completely, `updates` in part."""
 
     op: str
     inputs: tuple[Ref, ...]
@@ -76,7 +76,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A signature and the op calls that fulfil it."""
+    """A signature and the op calls that implement it."""
 
     signature: Signature
     refs: tuple[Ref, ...]
@@ -84,7 +84,7 @@ class Program:
 
     @property
     def constants(self) -> dict[str, Ref]:
-        """Constants by name: what has to be bound before the first run."""
+        """Constants by name: what must be bound before the first run."""
         return {ref.name: ref for ref in self.refs if ref.kind is RefKind.CONST}
 
     @property

@@ -28,8 +28,8 @@ def record(
         The program.
 
     Raises:
-        SignatureError: an op got operands that don't fit, an output parameter was never
-            written, or something was returned that isn't an output parameter.
+        SignatureError: operands don't fit an op, an output parameter is never written, or
+            something other than the output parameters is returned.
     """
     signature = read_signature(fn, dims)
     ops = Ops(signature.name, dims, options)

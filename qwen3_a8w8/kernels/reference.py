@@ -1,13 +1,13 @@
-"""The reference backend, in plain torch: slow, short, and what others are tested against.
+"""The reference backend, in plain torch: slow and short; other backends are tested against it.
 
 `ReferenceBackend` interprets a program node by node, with the ops of
-`reference_ops.py`. It runs anywhere torch runs and is meant for tests and for
-reading; it isn't offered for serving.
+`reference_ops.py`. It runs wherever torch runs, and is for tests and for readers,
+not for serving.
 
 With `is_exact=True` nothing is quantised: activations stay float32, the lm_head's
-input isn't rounded, and K and V are kept in float32 by the backend itself
-instead of in the cache that the callable is given. What is left is Qwen3
-in float32, comparable with other implementations to 1e-4.
+input isn't rounded, and the backend itself keeps K and V in float32 instead of
+using the callable's cache. The result is Qwen3 in float32, comparable with other
+implementations to 1e-4.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class ReferenceBackend:
     """Interprets programs in torch on the CPU.
 
     Args:
-        is_exact: skip every quantisation (see the module's docstring); such a backend serves
-            one set of caches only.
+        is_exact: skip every quantisation (see the module's docstring); such a backend works with
+            a single KV cache.
     """
 
     device = "cpu"
@@ -51,7 +51,7 @@ class ReferenceBackend:
         return {"device": "cpu", "isa": self.name, "threads": torch.get_num_threads()}
 
     def close(self) -> None:
-        """Forgets the float caches."""
+        """Drops the float caches."""
         self.float_cache.clear()
 
 
@@ -65,7 +65,7 @@ class ReferenceExecutable:
 
     @property
     def arena_bytes(self) -> int:
-        """None: each op's results are tensors of their own."""
+        """0: every result is a tensor of its own."""
         return 0
 
     def bind(self, constants: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
-"""The arithmetic of every op in plain torch, as functions over the values of one dispatch.
+"""Every op in plain torch, as a function over the values of one dispatch.
 
-`OPS` has them by the names of their nodes; `reference.py` runs a program with them.
-What each computes is written at the op's method in `ops/`.
+`OPS` maps names of nodes to these functions; `reference.py` runs a program with them.
+The op's method in `ops/` specifies what each computes.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Values:
-    """Tensors of one dispatch, handed out cut to their live rows.
+    """Tensors of one dispatch, of which ops see the live rows.
 
     Args:
         program: what runs.
         args: arguments by name.
         dims: values of the run-time Dims.
         constants: by name.
-        is_exact: nothing is quantised.
-        float_cache: K and V of each layer, where nothing is quantised.
+        is_exact: skip every quantisation.
+        float_cache: K and V of each layer, used if `is_exact`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Values:
         return self._live(ref, store[ref.name])
 
     def put(self, ref: Ref, value: Tensor) -> None:
-        """Stores a result (a temporary) or writes it out (an output argument)."""
+        """Stores a temporary, or writes an output argument."""
         if ref.kind is RefKind.TEMP:
             self._temps[ref.index] = value
         else:

@@ -1,4 +1,4 @@
-"""One row of `Ops.sample` in torch and plain Python integers."""
+"""`Ops.sample` for one row, in torch and Python integers."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def select_backend(device: str, num_threads: int | None) -> Backend:
         num_threads: CPU threads; None: the cores this process may use.
 
     Raises:
-        KernelUnavailableError: the device was asked for by name and can't run here.
+        KernelUnavailableError: the device is named explicitly and can't run here.
     """
     if device in ("npu", "cuda"):
         raise KernelUnavailableError(

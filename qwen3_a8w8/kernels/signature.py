@@ -1,6 +1,6 @@
-"""The compile contract: a callable's annotations are its whole interface.
+"""The compile contract: a callable's annotations define its whole interface.
 
-A callable is a Python function over an `Ops` set whose parameters say dtype,
+A callable is a Python function over an `Ops` set whose parameters declare dtype,
 shape and direction:
 
     def decode(
@@ -66,7 +66,7 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class StaticDType:
-    """An element type fixed at compile time: that of `choices` whose size a static dim says.
+    """An element type fixed at compile time: the one of `choices` with the size of a static dim.
 
     Attributes:
         item_bytes: name of the static dim, the bytes of one element.
@@ -79,10 +79,10 @@ class StaticDType:
 
 @dataclass(frozen=True, slots=True)
 class Dim:
-    """An extent that each call brings along.
+    """An extent that is known at each call only.
 
     Attributes:
-        name: what messages call it.
+        name: its name in messages and in `Executable.run`.
         choices: the only values allowed, or empty for any value of at least `low`.
         low: smallest value allowed.
         error: exception type for a value that isn't one of `choices`.
@@ -129,8 +129,8 @@ class Spec:
         dtype: element type; after `read_signature` a DType.
         shape: extents, outermost first; tensors are contiguous.
         direction: in, out or inout.
-        counts: the Dim whose live leading rows this one-element int32 input counts, if it
-            does: rows past that count are idle, and no op reads or writes them.
+        counts: set if this one-element int32 input is the number of live leading rows of a Dim;
+            rows past it are idle, and no op reads or writes them.
     """
 
     dtype: DType | StaticDType
@@ -145,7 +145,7 @@ def In(dtype: DType, *shape: Extent, counts: Dim | None = None) -> Spec:  # noqa
 
 
 def Out(dtype: DType, *shape: Extent) -> Spec:  # noqa: N802
-    """An output: wholly written for live rows, never read."""
+    """An output: live rows are written completely, never read."""
     return Spec(dtype, shape, Direction.OUT)
 
 
@@ -155,7 +155,7 @@ def InOut(dtype: DType | StaticDType, *shape: Extent) -> Spec:  # noqa: N802
 
 
 class TensorLike(Protocol):
-    """What an argument must offer; torch tensors do."""
+    """What an argument must provide; torch tensors do."""
 
     @property
     def shape(self) -> Any:
@@ -169,11 +169,11 @@ class TensorLike(Protocol):
 
     @property
     def device(self) -> Any:
-        """Where the memory is; its `type` is the device's name."""
+        """Where the memory is; its `type` is the name of the device."""
         ...
 
     def is_contiguous(self) -> bool:
-        """Whether the elements lie row-major without gaps."""
+        """Whether the elements are row-major without gaps."""
         ...
 
     def data_ptr(self) -> int:
@@ -183,7 +183,7 @@ class TensorLike(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A parameter whose static extents are resolved."""
+    """A parameter with resolved static extents."""
 
     name: str
     spec: Spec

@@ -1,7 +1,7 @@
-"""The CPU backend: lowers programs to the native module and owns what it points to.
+"""The CPU backend: lowers programs to the native module and owns the memory they refer to.
 
 The native side gets addresses; this module keeps every tensor alive that a
-program was bound to. It checks no shapes (signatures do) and no values of ids
+program is bound to. It checks neither shapes (signatures do) nor values of ids
 or slots (the runner does).
 """
 
@@ -18,10 +18,10 @@ from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref, RefKind
 from qwen3_a8w8.kernels.signature import Dim, TensorLike
 
 MAX_HEAD_DIM = 512
-"""Widest head that the kernels' stack buffers hold."""
+"""Largest head dimension that fits the kernels' stack buffers."""
 
 MAX_IN_FEATURES = 65536
-"""Widest int8 linear whose biased int32 sums (up to 255 * 127 per input) can't overflow."""
+"""Most inputs of an int8 linear whose biased int32 sums (255 * 127 per input) can't overflow."""
 
 
 class CpuBackend:
@@ -75,8 +75,8 @@ class CpuBackend:
 
         Args:
             ref: the constant's declaration.
-            tensor: a torch tensor on the CPU. Kept without a copy unless it is the weight of
-                an int8 linear, of which nothing is kept.
+            tensor: a torch tensor on the CPU. Kept without a copy, except for the weight of an
+                int8 linear, of which nothing is kept.
         """
         if ref.layout is not ConstLayout.LINEAR_INT8:
             return tensor
@@ -154,7 +154,7 @@ class PackedLinear:
 
 @dataclass(frozen=True, slots=True)
 class MappedConstant:
-    """A constant in memory that `owner` keeps."""
+    """A constant in memory that `owner` keeps alive."""
 
     address: int
     nbytes: int

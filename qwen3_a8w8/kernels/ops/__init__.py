@@ -1,13 +1,12 @@
 """The op set that models are written in, and the exact arithmetic of each op.
 
-Calling an op on an `Ops` records it and infers shapes; what it computes is
-written in its docstring (one file per family of ops) and, as running code, in
-`reference_ops.py`. Ops are as coarse as the fastest backend's fusions, so that
-a backend maps one op to one kernel.
+Calling a method of `Ops` records an op and infers shapes. What the op computes is
+specified by its docstring (one file per family of ops) and implemented in torch in
+`reference_ops.py`. Ops are coarse, so that a backend usually maps one op to one kernel.
 
 Two rules hold for every op (batch invariance):
-* a row's result depends on that row alone: reductions run in an order that
-  knows neither the number of rows, nor the row's index, nor the thread count;
+* a row's result depends on that row alone: the order of a reduction depends neither
+  on the number of rows, nor on the row's index, nor on the number of threads;
 * rows past the live count of a counted Dim are neither read nor written.
 
 Notation: T rows (tokens), H hidden, D head_dim, round = half to even.

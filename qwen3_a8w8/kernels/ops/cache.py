@@ -8,7 +8,7 @@ from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32
 
 
 class KvCache:
-    """The four cache parameters of a callable, handed to ops together.
+    """The four cache parameters of a callable, which ops take together.
 
     k and v are int8 with float32 scales, or bfloat16 with scale tensors whose last extent is 0.
     """
@@ -28,7 +28,7 @@ class KvCache:
 
 
 class CacheOps(Recorder):
-    """Attention and what comes before it (notation and rules: see the package)."""
+    """Attention, and the op that fills its cache (notation and rules: see the package)."""
 
     def qk_norm_rope_cache(
         self,

@@ -1,4 +1,4 @@
-"""Linear layers: int8 products with exact sums, and bf16 products where weights stay in bf16."""
+"""Linear layers: int8 with exact sums, and bf16 where weights aren't quantised."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class LinearOps(Recorder):
     def linear(self, x_q: Ref, x_scale: Ref, weight: LinearWeight, out: Ref | None = None) -> Ref:
         """y[t, n] = float32(sum_k x_q[t, k] * w_q[n, k]) * x_scale[t] * w_scale[n].
 
-        The sum is an exact int32; the products are taken from left to right in float32.
+        The sum is an exact int32; the multiplications go from left to right, in float32.
 
         Args:
             x_q: [T, in] int8.
             x_scale: [T] float32.
             weight: of [out, in].
-            out: [T, out] float32 to write to; None: a temporary.
+            out: [T, out] float32, written; None: a new temporary.
 
         Returns:
             [T, out] float32.

@@ -9,4 +9,4 @@ from qwen3_a8w8.kernels.ops.sampling import SamplingOps
 
 
 class Ops(RowOps, LinearOps, CacheOps, SamplingOps):
-    """Records op calls of one callable; what models are handed."""
+    """Records the op calls of one callable; the first argument of every model function."""

@@ -1,4 +1,4 @@
-"""Recording: symbolic tensors and op calls of one callable, and the check of operands."""
+"""Records symbolic tensors and op calls of one callable, and checks operands."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from qwen3_a8w8.kernels.signature import FLOAT32, INT8, DType
 
 
 class Recorder:
-    """What every family of ops records with.
+    """Base of every family of ops.
 
     Attributes:
         name: of the callable, for messages.
         dims: its static extents by name.
-        options: further numbers that it may look up.
+        options: further numbers that the callable may look up.
         refs: symbolic tensors so far.
         nodes: op calls so far.
     """

@@ -1,4 +1,4 @@
-"""Ops on the rows of a tensor: embedding, norms, quantisation, the gated activation, moving."""
+"""Ops on rows: embedding, norms, quantisation, the gated activation, copies."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class RowOps(Recorder):
         Args:
             token_ids: [T] or [B, 8] int32; of the latter column 0 counts.
             table: [vocab, H] bfloat16.
-            rows: [T] of anything, only looked at for T, when that isn't the first extent of
-                `token_ids`: of [1, 8] ids the first T columns are taken, of [B, 8] ids with
-                B > 1 column 0 of the first T rows.
+            rows: [T] of any dtype, of which only T is used; needed if T isn't the first extent
+                of `token_ids`. [1, 8] ids then give their first T columns, and [B, 8] ids with
+                B > 1 give column 0 of their first T rows.
 
         Returns:
             [T, H] float32.
@@ -126,7 +126,7 @@ class RowOps(Recorder):
         return self._node("silu_mul", (gate_up,), out)
 
     def concat(self, parts: Sequence[Ref]) -> Ref:
-        """Puts the columns of several tensors side by side.
+        """Concatenates tensors along their columns.
 
         Args:
             parts: at least one, each [T, N_i] float32.

@@ -29,7 +29,7 @@ SAMPLE_CONTROLS = (
     "allowed_start",
     "allowed_words",
 )
-"""Inputs of `Ops.sample` after the logits, in the order in which its node lists them."""
+"""Inputs of `Ops.sample` after the logits, in the order of its node's inputs."""
 
 
 class SamplingOps(Recorder):
@@ -46,8 +46,8 @@ class SamplingOps(Recorder):
     ) -> tuple[Ref, Ref, Ref, Ref]:
         """Draws one token per row and reports log-probabilities.
 
-        Log-probabilities are log_softmax(logits) of the row as it came in. For the draw, a
-        working copy l goes through, in this order:
+        Log-probabilities are log_softmax of the row's unmodified logits. The draw works on a
+        copy l of the logits, in these steps:
         1. l[bias_ids[j]] += bias_values[j] for j in bias_range[b] (-inf bars a token); if
            allowed_start[b] >= 0, l[i] = -inf for each i whose bit is 0, which is bit i % 32 of
            allowed_words[allowed_start[b] + i // 32];
