@@ -7,9 +7,10 @@ import torch
 
 from qwen3_a8w8.errors import ConfigError, KernelUnavailableError, SignatureError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend, runnable_isas
-from qwen3_a8w8.kernels.ops import Ops
-from qwen3_a8w8.kernels.program import Program
-from qwen3_a8w8.kernels.signature import FLOAT32, INT8, In, Param, Signature
+from qwen3_a8w8.kernels.cpu.native import load_native
+from qwen3_a8w8.kernels.ops import SAMPLE_CONTROLS, Ops
+from qwen3_a8w8.kernels.program import Node, Program, Ref, RefKind
+from qwen3_a8w8.kernels.signature import FLOAT32, INT8, In, Out, Param, Signature
 from tests.kernels.single_op import run_ops
 
 
@@ -56,6 +57,31 @@ def test_backend_linear_too_wide_for_int32_is_refused():
     backend = CpuBackend(num_threads=1)
     with pytest.raises(SignatureError, match="70000"):
         backend.lower(program)
+    backend.close()
+
+
+def test_backend_takes_the_sampler_inputs_that_the_op_set_has():
+    assert sorted(load_native().sample_inputs) == sorted(("logits", *SAMPLE_CONTROLS))
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        ({"op": "no_such_op"}, "no CPU kernel for the op 'no_such_op'"),
+        ({"inputs": ()}, r"'copy' doesn't take 0 inputs, 1 outputs and 0 updates"),
+        ({"inputs": (7,)}, "a node refers to 7 of 2 refs"),
+        ({"attrs": (("slope", 0.5),)}, "slope"),
+    ],
+)
+def test_backend_node_that_no_kernel_fits_is_refused(node, message):
+    refs = [Ref(i, RefKind.ARG, name, FLOAT32, (1, 4)) for i, name in enumerate("xy")]
+    far = Ref(7, RefKind.ARG, "far", FLOAT32, (1, 4))
+    inputs = tuple({0: refs[0], 7: far}[i] for i in node.get("inputs", (0,)))
+    bad = Node(node.get("op", "copy"), inputs, (refs[1],), (), node.get("attrs", ()))
+    params = (Param("x", In(FLOAT32, 1, 4)), Param("y", Out(FLOAT32, 1, 4)))
+    backend = CpuBackend(num_threads=1)
+    with pytest.raises((ValueError, TypeError), match=message):
+        backend.lower(Program(Signature("bad", params), tuple(refs), (bad,)))
     backend.close()
 
 
