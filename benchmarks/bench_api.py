@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that this process and Ray's find `benchmarks`
 
 from benchmarks.instant_engine import InstantEngine, make_capabilities  # noqa: E402
-from deployments.ports import free_port  # noqa: E402
+from deployments.local.ports import free_port  # noqa: E402
 from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
 from qwen3_a8w8.checkpoint.resolve import resolve_model  # noqa: E402
 from qwen3_a8w8.config import EngineConfig  # noqa: E402
@@ -76,9 +76,9 @@ def serve_asgi(port: int, has_backlog: bool, cores: set[int]) -> None:
     """The server process of part `asgi`."""
     import uvicorn
 
-    from deployments.api import build_api
-    from deployments.security import add_security
-    from deployments.service import ModelService
+    from deployments.http.api import build_api
+    from deployments.http.security import add_security
+    from deployments.ingress.service import ModelService
     from deployments.settings import HttpSettings, SecuritySettings
 
     os.sched_setaffinity(0, cores)
@@ -202,9 +202,9 @@ async def measure_streams(
 
 async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
     """The runner in an actor, the router here. Nothing piles up: the reader is next to it."""
-    from deployments.npu_actor import RemoteNpuActor
-    from deployments.router import Router
-    from deployments.step_channel import StepChannel
+    from deployments.engine.batch_router import Router
+    from deployments.engine.npu_actor import RemoteNpuActor
+    from deployments.engine.step_channel import StepChannel
     from qwen3_a8w8.engine.core import EngineCore
 
     config = EngineConfig()
@@ -229,8 +229,8 @@ def measure_serve(num_tokens: int, coalescings: Sequence[bool]) -> list[dict[str
 
     from benchmarks.instant_engine import UncoalescedReplica
     from deployments import app
-    from deployments.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
-    from deployments.local import local_application
+    from deployments.local.application import local_application
+    from deployments.local.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
     from deployments.settings import AppSettings
 
     settings = AppSettings(model=MODEL, runner_factory=FACTORY)

@@ -27,7 +27,7 @@ from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.runner.model_runner import ModelRunner
 
@@ -77,9 +77,9 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
     """The same with the runner in an actor and the router here."""
     import ray
 
-    from deployments.npu_actor import RemoteNpuActor
-    from deployments.router import Router, collect
-    from deployments.step_channel import StepChannel
+    from deployments.engine.batch_router import Router, collect
+    from deployments.engine.npu_actor import RemoteNpuActor
+    from deployments.engine.step_channel import StepChannel
 
     actor = RemoteNpuActor.options(num_cpus=0).remote(model, config, FACTORY)
     capabilities = ray.get(actor.start.remote())

@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from deployments.engine_replica import EngineReplica
-from deployments.report import ReplicaReport
+from deployments.engine.replica import EngineReplica
+from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult

@@ -12,8 +12,8 @@ from typing import Any
 from ray import serve
 from ray.serve import Application
 
-from deployments.engine_replica import EngineReplica
-from deployments.ingress import Ingress
+from deployments.engine.replica import EngineReplica
+from deployments.ingress.deployment import Ingress
 from deployments.settings import AppSettings
 
 APPLICATION_NAME = "qwen3-a8w8"

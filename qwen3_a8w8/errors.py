@@ -2,7 +2,7 @@
 
 One tree, so that a caller can catch `Qwen3A8W8Error` and know that whatever
 else arrives is a defect. This module knows nothing of HTTP: the table from
-exception to status and code is `deployments/http_errors.py`.
+exception to status and code is `deployments/http/errors.py`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,10 @@ class InvalidRequestError(Qwen3A8W8Error):
     def __reduce__(self) -> tuple[object, ...]:
         # Exceptions cross process boundaries; the keyword-only fields must travel along.
         return (_rebuild, (type(self), self.args[0] if self.args else "", self.param, self.code))
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """The request names a model that isn't served here."""
 
 
 class ContextLengthError(InvalidRequestError):
@@ -89,6 +93,10 @@ class EngineDeadError(Qwen3A8W8Error):
     def __reduce__(self) -> tuple[object, ...]:
         message = self.args[0] if self.args else ""
         return (_rebuild_dead, (type(self), message, self.was_computing))
+
+
+class EngineNotReadyError(EngineDeadError):
+    """The replica refused a request before anything was begun; another one may take it."""
 
 
 class StepFailedError(Qwen3A8W8Error):

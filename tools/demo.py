@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from deployments.haproxy import DEFAULT_HTTP_PROXY, proxy_environment
+from deployments.local.haproxy import DEFAULT_HTTP_PROXY, proxy_environment
 from deployments.settings import AppSettings
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -36,8 +36,8 @@ def serve(
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
 
-    from deployments.haproxy import DEFAULT_HTTP_PROXY
-    from deployments.local import serve_local  # brings ray
+    from deployments.local.application import serve_local  # brings ray
+    from deployments.local.haproxy import DEFAULT_HTTP_PROXY
     from deployments.settings import AppSettings
     from qwen3_a8w8.errors import ConfigError
 

@@ -19,16 +19,15 @@ import time
 from collections.abc import Callable
 
 from qwen3_a8w8.config import EngineConfig
-from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.intake import Intake
-from qwen3_a8w8.engine.live import LiveSequences
+from qwen3_a8w8.engine.active_sequences import LiveSequences
+from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
+from qwen3_a8w8.engine.admission.sequence_factory import Intake, check_request
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
-from qwen3_a8w8.engine.queue_limit import QueueLimit
 from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
-from qwen3_a8w8.engine.scheduler import Scheduler
+from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
-from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.engine.step_cycle import StepCycle
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool

@@ -14,10 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.collector import Collector, EventHook
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.execute import execute_step
-from qwen3_a8w8.engine.plan import Runner, StepResult
+from qwen3_a8w8.engine.plan import Runner, StepResult, execute_step
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
-from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.errors import EngineDeadError, StepFailedError
 
 

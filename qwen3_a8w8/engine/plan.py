@@ -1,4 +1,4 @@
-"""The two messages between the brain and the muscle: StepPlan down, StepResult up.
+"""The two messages between the batch router and the runner: StepPlan down, StepResult up.
 
 Plain frozen data without tensors: the scheduler makes plans, a runner executes
 them, and the same types cross a process boundary when a Ray actor is between.
@@ -14,10 +14,12 @@ of the time.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import StepFailedError
 from qwen3_a8w8.text.structured import StructuredOutput
 
 
@@ -262,3 +264,20 @@ class Runner(Protocol):
     def close(self) -> None:
         """Gives memory and threads back; may be called again."""
         ...
+
+
+logger = logging.getLogger(__name__)
+
+
+def execute_step(runner: Runner, plan: StepPlan) -> StepResult:
+    """Runs one step.
+
+    Raises:
+        StepFailedError: the runner raised, whatever it was; the log has the traceback. What of
+            the plan was carried out isn't known.
+    """
+    try:
+        return runner.execute(plan)
+    except Exception as error:
+        logger.exception("step %d failed", plan.step_id)
+        raise StepFailedError(f"step {plan.step_id}: {type(error).__name__}: {error}") from error

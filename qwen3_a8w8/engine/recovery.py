@@ -22,9 +22,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from qwen3_a8w8.engine.live import LiveSequences
-from qwen3_a8w8.engine.queues import Queues
+from qwen3_a8w8.engine.active_sequences import LiveSequences
 from qwen3_a8w8.engine.request import TokenEvent
+from qwen3_a8w8.engine.scheduling.queues import Queues
 from qwen3_a8w8.engine.sequence import Sequence, SequenceState
 from qwen3_a8w8.errors import EngineDeadError, RequestFailedError, StepFailedError
 

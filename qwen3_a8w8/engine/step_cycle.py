@@ -1,26 +1,170 @@
 """From plan to result: what goes to the runner next, and what its results change.
 
 Owns the order of steps and what of them is in flight. Which sequences a step computes is
-`scheduler.py`'s decision, what a sample means for its sequence is `results.py`, and what
-follows from a step that couldn't be carried out is `recovery.py`. Doesn't know whether the
-engine is still alive: `core.py` does.
+`scheduling/scheduler.py`'s decision, and what follows from a step that couldn't be carried out
+is `recovery.py`. A result that doesn't fit its plan is a defect of the runner, and reported as
+one. Doesn't know whether the engine is still alive: `core.py` does.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from qwen3_a8w8.engine.in_flight import InFlight
-from qwen3_a8w8.engine.live import LiveSequences
-from qwen3_a8w8.engine.plan import StepPlan, StepResult
-from qwen3_a8w8.engine.queue_limit import QueueLimit
+from qwen3_a8w8.engine.active_sequences import LiveSequences
+from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
+from qwen3_a8w8.engine.plan import PromptToken, SampledToken, StepPlan, StepResult, TokenLogprobs
 from qwen3_a8w8.engine.recovery import Recovery
-from qwen3_a8w8.engine.request import TokenEvent
-from qwen3_a8w8.engine.results import append_samples, samples_by_sequence
-from qwen3_a8w8.engine.scheduler import Scheduler
-from qwen3_a8w8.errors import EngineDeadError, StepFailedError
+from qwen3_a8w8.engine.request import FinishReason, TokenEvent
+from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
+from qwen3_a8w8.engine.scheduling.step_builder import ScheduledStep
+from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
+
+
+class InFlight:
+    """The steps, oldest first; results come in this order.
+
+    When one fails, those sent after it are lost: they were planned on what it was to do.
+    """
+
+    def __init__(self) -> None:
+        self._steps: deque[ScheduledStep] = deque()
+        self._num_lost = 0
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    @property
+    def has_lost(self) -> bool:
+        """Whether a step is in flight whose result will be of no use."""
+        return self._num_lost > 0
+
+    @property
+    def seq_ids(self) -> set[int]:
+        """Sequences that are being computed."""
+        return {seq_id for step in self._steps for seq_id in step.plan.seq_ids}
+
+    def push(self, step: ScheduledStep) -> None:
+        """Adds a step that is being sent."""
+        self._steps.append(step)
+
+    def take(self, step_id: int) -> ScheduledStep | None:
+        """Removes the oldest step, whose result is in; None if it was lost.
+
+        Raises:
+            EngineDeadError: the oldest step isn't the one named.
+        """
+        step = self._steps[0] if self._steps else None
+        if step is None or step.plan.step_id != step_id:
+            expected = "no result" if step is None else f"that of step {step.plan.step_id}"
+            raise EngineDeadError(f"got the result of step {step_id}, expected {expected}")
+        self._steps.popleft()
+        if self._num_lost == 0:
+            return step
+        self._num_lost -= 1
+        return None
+
+    def fail(self, step_id: int) -> list[StepPlan]:
+        """Removes the oldest step, which has failed; the others are lost with it.
+
+        Returns:
+            Its plan and theirs; nothing if it was lost itself.
+
+        Raises:
+            EngineDeadError: the oldest step isn't the one named.
+        """
+        step = self.take(step_id)
+        if step is None:
+            return []
+        self._num_lost = len(self._steps)
+        return [step.plan, *(later.plan for later in self._steps)]
+
+    def clear(self) -> None:
+        """Forgets all of them."""
+        self._steps.clear()
+        self._num_lost = 0
+
+
+def samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
+    """The samples of a result, in the order of the step's work.
+
+    Raises:
+        EngineDeadError: samples are missing, or there are more than were asked for.
+    """
+    most = {work.seq.seq_id: 1 + work.num_drafts for work in step.work if work.is_sampled}
+    sampled: dict[int, list[SampledToken]] = {}
+    for token in result.sampled:
+        sampled.setdefault(token.seq_id, []).append(token)
+    if sampled.keys() != most.keys():
+        raise EngineDeadError(
+            f"step {result.step_id} has samples for sequences {sorted(sampled)}, expected "
+            f"{sorted(most)}"
+        )
+    for seq_id, tokens in sampled.items():
+        if len(tokens) > most[seq_id]:
+            raise EngineDeadError(
+                f"step {result.step_id} has {len(tokens)} samples for sequence {seq_id}, expected "
+                f"at most {most[seq_id]}"
+            )
+    return {seq_id: sampled[seq_id] for seq_id in most}
+
+
+def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
+    """Takes a step's samples into their sequence.
+
+    Returns:
+        The news; its `finish_reason` says that the sequence is to end here.
+
+    Raises:
+        EngineDeadError: a sample isn't for the position that comes next.
+    """
+    is_first = seq.num_output_tokens == 0
+    error: InvalidRequestError | None = None
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs | None] = []
+    finish_reason: FinishReason | None = None
+    for token in tokens:
+        if token.position != len(seq.token_ids):
+            raise EngineDeadError(
+                f"sequence {seq.seq_id} got a sample for position {token.position}, expected "
+                f"{len(seq.token_ids)}"
+            )
+        if token.error is not None:
+            error, finish_reason = _form_error(seq, token.error), "error"
+            break
+        token_ids.append(token.token_id)
+        logprobs.append(token.logprobs)
+        finish_reason = seq.append(token.token_id)
+        if finish_reason is not None:
+            break  # what kept drafts give beyond the end is dropped
+    return TokenEvent(
+        seq_id=seq.seq_id,
+        token_ids=tuple(token_ids),
+        logprobs=tuple(logprobs),
+        finish_reason=finish_reason,
+        stop_token_id=token_ids[-1] if finish_reason == "stop" else None,
+        num_cached_tokens=seq.num_cached_tokens,
+        error=error,
+        prompt_tokens=_prompt_tokens(seq) if is_first else (),
+    )
+
+
+def _prompt_tokens(seq: Sequence) -> tuple[PromptToken, ...]:
+    return tuple(seq.prompt_tokens[position] for position in sorted(seq.prompt_tokens))
+
+
+def _form_error(seq: Sequence, message: str) -> InvalidRequestError:
+    """Why an answer can't be gone on with in the form that was asked for."""
+    structured = seq.sampling.structured
+    param = None if structured is None else structured.param
+    return InvalidRequestError(
+        f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
+        f"make {param} simpler",
+        param=param,
+    )
 
 
 class StepCycle:

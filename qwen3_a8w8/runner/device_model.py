@@ -1,7 +1,7 @@
 """A model on a device: its callables, its memory, and one method per kind of dispatch.
 
 Owns weights, KV cache, logits and the inputs and outputs of every dispatch, through its
-worker, and the clock that tells how long the device computed. Knows neither sequences
+worker, and the clock that measures how long the device computed. Knows neither sequences
 nor plans: what is dispatched, and whether it may be, is `model_runner.py`'s business.
 """
 
@@ -20,17 +20,43 @@ from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.backend import Backend, Compiler
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
-from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
-from qwen3_a8w8.runner.device_clock import DeviceClock
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill
 from qwen3_a8w8.runner.model_loader import load_model
 from qwen3_a8w8.runner.packed_cache import PackedCache
-from qwen3_a8w8.runner.packing import Arrays
-from qwen3_a8w8.runner.sampler import Sampler
-from qwen3_a8w8.runner.samples import Samples
+from qwen3_a8w8.runner.packing import Arrays, DecodeDispatch
+from qwen3_a8w8.runner.sampler import Sampler, Samples
 from qwen3_a8w8.runner.sequences import SamplingRow
-from qwen3_a8w8.runner.worker import Worker
-from qwen3_a8w8.runner.worker_tensor import WorkerTensor
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+
+
+class DeviceClock:
+    """Adds up dispatches; a step's idle time reaches back to the last work of the step before."""
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._last_end_s: float | None = None
+        self._step_end_s: float | None = None
+
+    def add(self, begin_s: float, end_s: float) -> None:
+        """Takes in one dispatch."""
+        self._busy_s += end_s - begin_s
+        self._last_end_s = end_s
+
+    def end_step(self) -> tuple[float, float]:
+        """Closes a step.
+
+        Returns:
+            Seconds that the device computed in it, and that it waited until its last dispatch
+            was done; both 0.0 for a step without a dispatch.
+        """
+        busy_s, last_end_s = self._busy_s, self._last_end_s
+        if last_end_s is None or busy_s == 0.0:
+            return 0.0, 0.0
+        idle_s = 0.0 if self._step_end_s is None else last_end_s - self._step_end_s - busy_s
+        self._step_end_s = last_end_s
+        self._busy_s = 0.0
+        return busy_s, max(idle_s, 0.0)
+
 
 MAX_PREFILL_SEQS = 16
 """Most chunks in one prefill dispatch; each may need a row of the sampler."""

@@ -7,7 +7,7 @@ is computed is `model/layered_prefill.py`; which group comes when is the plan's 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -16,13 +16,19 @@ from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
 from qwen3_a8w8.kernels.signature import FLOAT32
 from qwen3_a8w8.model import layered_prefill as model
 from qwen3_a8w8.runner.packing import Arrays
-from qwen3_a8w8.runner.worker import Worker
-from qwen3_a8w8.runner.worker_tensor import WorkerTensor
-
-if TYPE_CHECKING:
-    from qwen3_a8w8.runner.device_model import DeviceModel
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
 
 LayerGroup = tuple[int, int]
+
+
+class Dispatch(Protocol):
+    """Uploads inputs and runs one callable; `DeviceModel.dispatch` is one."""
+
+    def __call__(
+        self, callable_id: int, name: str, arrays: Arrays, **outputs: WorkerTensor
+    ) -> None:
+        """See `DeviceModel.dispatch`."""
+        ...
 
 
 def layer_groups(num_layers: int, layers_per_dispatch: int) -> tuple[LayerGroup, ...]:
@@ -79,7 +85,8 @@ class LayeredPrefill:
 
     def run(
         self,
-        device: DeviceModel,
+        dispatch: Dispatch,
+        cache: Mapping[str, WorkerTensor],
         chunks: Sequence[PrefillChunk],
         layers: LayerGroup,
         arrays: Arrays,
@@ -88,7 +95,8 @@ class LayeredPrefill:
         """Takes chunks through one group of layers.
 
         Args:
-            device: whose cache and worker are used.
+            dispatch: runs a callable on the device.
+            cache: the KV cache as arguments of callables, by name.
             chunks: as many as `arrays` was packed from.
             layers: one of `groups`; the first one begins a dispatch.
             arrays: see `packing.pack_prefill`.
@@ -102,14 +110,14 @@ class LayeredPrefill:
         hidden = self._residual(len(arrays["token_ids"]))
         if begin == 0:
             ids = {"token_ids": arrays["token_ids"]}
-            device.dispatch(self._embed_id, "prefill", ids, hidden=hidden)
+            dispatch(self._embed_id, "prefill", ids, hidden=hidden)
         inputs = {k: v for k, v in arrays.items() if k not in ("token_ids", "logits_indices")}
-        device.dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **device.cache)
+        dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **cache)
         self.next_layer = end
         if layers == self.groups[-1]:
             self.chunks = ()
             indices = {"logits_indices": arrays["logits_indices"]}
-            device.dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
+            dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
 
     def _residual(self, num_tokens: int) -> WorkerTensor:
         assert self._hidden is not None  # `register` comes before the first plan

@@ -28,7 +28,7 @@ from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.runner.device_model import MAX_PREFILL_SEQS, DeviceModel
 from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import pack_prefill
-from qwen3_a8w8.runner.samples import look_up, take, wanted_after
+from qwen3_a8w8.runner.sampler import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.sizing import (
@@ -201,7 +201,9 @@ class ModelRunner:
         if layered is None or layers is None:
             self.device.prefill(arrays, logits)
         else:
-            layered.run(self.device, plan.prefill, layers, arrays, logits)
+            layered.run(
+                self.device.dispatch, self.device.cache, plan.prefill, layers, arrays, logits
+            )
             if layers != layered.groups[-1]:
                 return [], []
         return self._after_prefill(plan.prefill)

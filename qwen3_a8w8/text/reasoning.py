@@ -14,7 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qwen3_a8w8.text.partial_match import partial_tail
+
+def partial_tail(text: str, tag: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `tag`, but not all of it."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0
+
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"

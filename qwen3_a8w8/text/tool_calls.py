@@ -23,7 +23,7 @@ from enum import Enum
 
 from qwen3_a8w8.text.call_reader import CallReader
 from qwen3_a8w8.text.json_reader import JsonReadError
-from qwen3_a8w8.text.partial_match import partial_tail
+from qwen3_a8w8.text.reasoning import partial_tail
 
 CALL_OPEN = "<tool_call>"
 CALL_CLOSE = "</tool_call>"

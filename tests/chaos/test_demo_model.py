@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster import demo_application, stream_text, wait_until
+from tests.support.cluster import demo_application, stream_text, wait_until
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 

@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.cluster import stream_text, wait_until
-from tests.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
+from tests.support.cluster import stream_text, wait_until
+from tests.support.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 

@@ -6,7 +6,7 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import CapacityError, ConfigError, ContextLengthError, InvalidRequestError
-from tests.cores import make_core, make_request, run
+from tests.support.cores import make_core, make_request, run
 
 
 def test_empty_prompt_is_refused():

@@ -2,8 +2,8 @@
 
 import pytest
 
-from qwen3_a8w8.engine.batch import choose_decode
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.engine.scheduling.step_builder import choose_decode
 from qwen3_a8w8.engine.sequence import Gang, Sequence
 
 SIZES = (1, 16)

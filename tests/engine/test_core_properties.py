@@ -10,8 +10,8 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
-from tests.fakes import expected_outputs, make_capabilities
-from tests.step_driver import StepDriver
+from tests.support.fakes import expected_outputs, make_capabilities
+from tests.support.step_driver import StepDriver
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SYSTEM_PROMPT = tuple(range(10, 60))

@@ -5,8 +5,8 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.errors import InvalidRequestError
-from tests.cores import make_core, make_request, result_of, run
-from tests.fakes import EOS, FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, result_of, run
+from tests.support.fakes import EOS, FakeRunner, expected_outputs
 
 
 def test_eos_ends_with_stop_and_is_part_of_the_ids():

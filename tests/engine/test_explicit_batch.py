@@ -4,8 +4,8 @@ import pytest
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ContextLengthError, InvalidRequestError, UnsupportedBatchSizeError
-from tests.cores import make_core, make_request, run
-from tests.fakes import FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, run
+from tests.support.fakes import FakeRunner, expected_outputs
 
 
 @pytest.mark.parametrize("size", [0, 2, 8, 15, 17])

@@ -5,11 +5,11 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepResult
-from qwen3_a8w8.engine.prefill_budget import MIN_TOKENS, PrefillBudget
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.engine.scheduling.prefill import MIN_TOKENS, PrefillBudget
 from qwen3_a8w8.errors import ConfigError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 def make_request(first=10, length=5, max_tokens=4):

@@ -10,7 +10,7 @@ from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP
-from tests.fakes import COPYING_SEED, FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import COPYING_SEED, FakeRunner, expected_outputs, make_capabilities
 
 
 def make_request(max_tokens=40, seed=COPYING_SEED, **sampling):

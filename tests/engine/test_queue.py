@@ -3,12 +3,12 @@
 import pytest
 
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission.queue_limit import RateMeter
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.rate import RateMeter
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import CapacityError, InvalidRequestError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 class Clock:

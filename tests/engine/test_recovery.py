@@ -9,8 +9,8 @@ from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError, RequestFailedError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
-from tests.step_driver import StepDriver
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.step_driver import StepDriver
 
 POISON = 666
 

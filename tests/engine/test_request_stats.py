@@ -2,10 +2,10 @@
 
 import pytest
 
-from qwen3_a8w8.engine.histogram import Histogram, one_two_five
+from qwen3_a8w8.engine.stats.request_stats import Histogram, one_two_five
 from qwen3_a8w8.errors import EngineDeadError
 from tests.engine.test_queue import Clock, make_core, make_request, step
-from tests.fakes import FakeRunner
+from tests.support.fakes import FakeRunner
 
 
 def test_bounds_go_in_steps_of_one_two_five_up_to_the_largest():

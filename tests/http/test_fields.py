@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from deployments.answers import EventStreamResponse
-from qwen3_a8w8.openai.chat_answer import ChatAnswer
-from qwen3_a8w8.openai.chat_request import ChatRequest
+from deployments.http.streaming import EventStreamResponse
+from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.chat.writer import ChatAnswer
 from qwen3_a8w8.openai.request import validate_request
 from qwen3_a8w8.openai.response import ResponseIdentity
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy import BINARY_ENV, haproxy_environment
-from deployments.haproxy_launcher import restrict
+from deployments.local.haproxy import BINARY_ENV, haproxy_environment
+from deployments.local.haproxy_launcher import restrict
 from qwen3_a8w8.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray has HAProxy for Linux only")

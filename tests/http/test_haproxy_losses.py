@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.http.haproxy_rig import running_haproxy, wait_until
+from tests.support.haproxy_rig import running_haproxy, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray has HAProxy for Linux only")
 

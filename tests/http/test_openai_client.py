@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.fake_deployment import expected_tokens
 from tests.http.conftest import MAX_BODY_BYTES
+from tests.support.fake_deployment import expected_tokens
 
 SEED = 7
 

@@ -7,7 +7,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from qwen3_a8w8.openai.responses_items import messages_of
+from qwen3_a8w8.openai.responses.items import messages_of
 
 SEED = 7
 FREE = {"seed": SEED, "ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}}

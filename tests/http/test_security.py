@@ -6,12 +6,12 @@ import httpx
 import openai
 import pytest
 
-from deployments.security import add_security
+from deployments.http.security import add_security
 from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError
-from tests.fake_deployment import FakeEngine, text_capabilities
-from tests.http_application import BASE_URL, build_application, check_error, running_http
+from tests.support.fake_deployment import FakeEngine, text_capabilities
+from tests.support.http_application import BASE_URL, build_application, check_error, running_http
 
 KEY = "sk-first-0123456789abcdef"
 OTHER_KEY = "sk-other-0123456789abcdef"

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.errors import EngineNotReadyError
-from deployments.status_routes import HEALTH_TIMEOUT_S
+from deployments.http.status_routes import HEALTH_TIMEOUT_S
 from qwen3_a8w8 import __version__
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError
 from qwen3_a8w8.experimental import FLAGS
 
 

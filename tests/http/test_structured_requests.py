@@ -12,13 +12,13 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from deployments.api import build_api
-from deployments.service import ModelService
+from deployments.http.api import build_api
+from deployments.ingress.service import ModelService
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.tokenizer import Tokenizer
-from tests.fake_deployment import FakeEngine
+from tests.support.fake_deployment import FakeEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,7 +10,7 @@ from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.llm import LLM
 from qwen3_a8w8.runner.sizing import kv_block_bytes
-from tests.runners import all_logits, make_runner
+from tests.support.runners import all_logits, make_runner
 
 IDS = torch.randint(0, 512, (300,), generator=torch.Generator().manual_seed(4)).tolist()
 

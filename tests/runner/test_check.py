@@ -18,8 +18,8 @@ from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.errors import CheckpointError, ConfigError
-from tests.checkpoints import make_random_qwen3
-from tests.text_fixtures import write_tokenizer_files
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.text_fixtures import write_tokenizer_files
 
 DEMO = Path(qwen3_a8w8.__file__).parent / "demo" / "config.json"
 # A random model loops at once; that isn't what these tests are about.

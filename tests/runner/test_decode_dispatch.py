@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from qwen3_a8w8.engine.plan import DecodeBatch, DecodeRow, SequenceStart
-from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
+from qwen3_a8w8.runner.packing import DecodeDispatch
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.worker import Worker
-from tests.runners import GREEDY
+from tests.support.runners import GREEDY
 
 BLOCK_SIZE, MAX_BLOCKS = 16, 4
 IDS = {seq_id: tuple(range(100 * seq_id, 100 * seq_id + 50)) for seq_id in range(1, 5)}

@@ -9,9 +9,9 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import RequestFailedError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from tests.checkpoints import make_random_qwen3
-from tests.runners import make_runner
-from tests.step_driver import StepDriver
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import make_runner
+from tests.support.step_driver import StepDriver
 
 BAD_TOKEN = 7
 

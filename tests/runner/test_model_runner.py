@@ -15,8 +15,8 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from qwen3_a8w8.runner.device_clock import DeviceClock
-from tests.runners import GREEDY, Sequences, make_runner
+from qwen3_a8w8.runner.device_model import DeviceClock
+from tests.support.runners import GREEDY, Sequences, make_runner
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=7, logprobs=3, max_tokens=None)
 

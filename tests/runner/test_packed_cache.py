@@ -18,8 +18,8 @@ from qwen3_a8w8.runner import model_runner, packed_cache
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.runner.packed_cache import AUTO, CACHE_VARIABLE, PackedCache
 from qwen3_a8w8.runner.warm_up import MAX_PREFILL_TOKENS
-from tests.checkpoints import make_random_qwen3
-from tests.runners import all_logits, load_through_cache
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import all_logits, load_through_cache
 
 IDS = [5, 77, 300, 12, 9]
 CONFIG = EngineConfig(block_size=16, num_kv_blocks=17, max_model_len=256)
@@ -199,7 +199,7 @@ def test_file_of_another_layout_or_version_is_not_used(
 def test_two_processes_at_once_make_one_good_file(models, plain_logits, tmp_path):
     # Children of a process that has imported what they need, and has no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.runners"])
+    context.set_forkserver_preload(["tests.support.runners"])
     barrier, results = context.Barrier(2), context.Queue()
     children = [
         context.Process(

@@ -4,7 +4,7 @@ import numpy as np
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.runner.sequences import SamplingRow
-from tests.runners import make_sampler
+from tests.support.runners import make_sampler
 
 HOT = SamplingParams(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**40, logprobs=3)
 COLD = SamplingParams(temperature=0)

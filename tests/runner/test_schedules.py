@@ -12,9 +12,9 @@ from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams, ThinkingLimit
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from tests.checkpoints import make_random_qwen3
-from tests.runners import make_runner
-from tests.text_fixtures import write_tokenizer_files
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import make_runner
+from tests.support.text_fixtures import write_tokenizer_files
 
 LOOKUP = (PROMPT_LOOKUP,)
 CHEAP_B16 = {1: 0.001, 16: 0.001}

@@ -11,7 +11,7 @@ from qwen3_a8w8 import LLM, SamplingParams
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.errors import InvalidRequestError
-from tests.step_driver import StepDriver
+from tests.support.step_driver import StepDriver
 
 PERSON = {
     "type": "object",

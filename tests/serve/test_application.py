@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
+from tests.support.cluster import wait_until
+from tests.support.fake_deployment import expected_tokens
 
 pytestmark = pytest.mark.serve
 

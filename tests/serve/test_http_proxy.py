@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
+from tests.support.cluster import wait_until
+from tests.support.fake_deployment import expected_tokens
 
 pytestmark = pytest.mark.serve
 

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorDiedError
 
-from deployments.errors import EngineNotReadyError
-from deployments.replica_client import ReplicaClient
+from deployments.replicas.client import ReplicaClient
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError, RequestFailedError
+from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError, RequestFailedError
 
 pytestmark = pytest.mark.serve
 

@@ -1,0 +1,1 @@
+"""Routes, and what stands before and after them; knows no Ray. Start at `api.py`."""

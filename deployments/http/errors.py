@@ -1,0 +1,95 @@
+"""The one table from exception to HTTP status and code.
+
+The shape of the body is `qwen3_a8w8.openai.errors`'s business. What isn't in the table is
+a defect: clients see 500 without details.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fastapi.responses import JSONResponse
+
+from qwen3_a8w8.errors import (
+    CapacityError,
+    EngineDeadError,
+    InvalidRequestError,
+    ModelNotFoundError,
+    RateLimitError,
+    RequestFailedError,
+)
+from qwen3_a8w8.openai.errors import error_body
+
+
+class ResponseNotFoundError(InvalidRequestError):
+    """The request names a response that isn't kept here, or no longer."""
+
+
+class BodyTooLargeError(InvalidRequestError):
+    """The request body is longer than `http.max_body_bytes`."""
+
+
+class HeadersTooLargeError(InvalidRequestError):
+    """Path and headers are longer than `http.max_header_bytes`."""
+
+
+class MediaTypeError(InvalidRequestError):
+    """The request body isn't said to be JSON."""
+
+
+class AuthenticationError(InvalidRequestError):
+    """The request has no valid API key."""
+
+
+class CorsError(InvalidRequestError):
+    """A page in a browser may not send its requests here."""
+
+
+class RouteError(InvalidRequestError):
+    """There is no such route, or not with that method.
+
+    Attributes:
+        status: 404 or 405.
+    """
+
+    def __init__(self, message: str, *, status: int, code: str) -> None:
+        super().__init__(message, code=code)
+        self.status = status
+
+
+# First match wins, so children come before their parents. A code of None: the exception's own.
+_TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
+    (ModelNotFoundError, 404, "model_not_found"),
+    (ResponseNotFoundError, 404, None),
+    (BodyTooLargeError, 413, "request_too_large"),
+    (HeadersTooLargeError, 431, "headers_too_large"),
+    (MediaTypeError, 415, "unsupported_media_type"),
+    (AuthenticationError, 401, "invalid_api_key"),
+    (CorsError, 400, "cors_not_allowed"),
+    (InvalidRequestError, 400, None),
+    (RateLimitError, 429, "rate_limit_exceeded"),
+    (CapacityError, 503, None),
+    (EngineDeadError, 503, None),
+    (RequestFailedError, 500, None),
+)
+
+
+def status_and_code(error: Exception) -> tuple[int, str | None]:
+    """HTTP status and code of an exception; None where the exception knows its own code."""
+    if isinstance(error, RouteError):
+        return error.status, error.code
+    for kind, status, code in _TABLE:
+        if isinstance(error, kind):
+            return status, code
+    return 500, None
+
+
+def error_response(error: Exception) -> JSONResponse:
+    """The answer to a request that failed before anything of its answer was sent."""
+    status, code = status_and_code(error)
+    headers = {}
+    if isinstance(error, CapacityError):
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if isinstance(error, AuthenticationError):
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error_body(error, code=code), status_code=status, headers=headers)

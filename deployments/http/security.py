@@ -1,0 +1,175 @@
+"""What stands before the routes: CORS, sizes, media type and API keys, as ASGI middleware.
+
+Each part answers by itself, in OpenAI's shape, before anything of the body has been read.
+Knows no Ray and no model. `add_security` puts everything in its order.
+"""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from deployments.http.api_keys import ApiKeys, KeyLimits
+from deployments.http.errors import (
+    AuthenticationError,
+    BodyTooLargeError,
+    CorsError,
+    HeadersTooLargeError,
+    MediaTypeError,
+    error_response,
+)
+from deployments.settings import HttpSettings, SecuritySettings
+from qwen3_a8w8.errors import ConfigError, Qwen3A8W8Error
+
+OPEN_PATHS = frozenset({"/health", "/ready"})
+"""For load balancers; they tell nothing but whether requests are taken."""
+
+CORS_METHODS = ("GET", "POST")
+
+
+def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -> None:
+    """Puts everything before the routes of `app`, which hasn't served a request yet.
+
+    Args:
+        app: the routes.
+        security: keys, their limits, CORS.
+        http: sizes.
+
+    Raises:
+        ConfigError: the keys can't be read, or limits are set for keys that don't exist.
+    """
+    keys = ApiKeys.from_settings(security)
+    # What is added last is asked first.
+    if keys is not None:
+        limits = KeyLimits(
+            security.max_concurrent_requests_per_key, security.max_requests_per_minute_per_key
+        )
+        app.add_middleware(ApiKeyCheck, keys=keys, limits=limits)
+    elif security.has_key_limits:
+        raise ConfigError(
+            "security limits the requests per API key, but no keys are given; set "
+            "security.api_key_file, or leave the limits out"
+        )
+    app.add_middleware(
+        SizeCheck, max_header_bytes=http.max_header_bytes, max_body_bytes=http.max_body_bytes
+    )
+    if security.cors_allow_origins:
+        app.add_middleware(
+            Cors,
+            allow_origins=security.cors_allow_origins,
+            allow_methods=CORS_METHODS,
+            allow_headers=["*"],
+            expose_headers=["Retry-After"],
+        )
+
+
+class ApiKeyCheck:
+    """Lets requests with a valid key pass, as many of them as the key's limits allow."""
+
+    def __init__(self, app: ASGIApp, *, keys: ApiKeys, limits: KeyLimits) -> None:
+        self._app = app
+        self._keys = keys
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or answers 401 or 429."""
+        if scope["type"] == "lifespan" or _route_path(scope) in OPEN_PATHS:
+            await self._app(scope, receive, send)
+            return
+        try:
+            key = self._identify(Headers(scope=scope))
+            self._limits.begin(key)
+        except Qwen3A8W8Error as error:
+            await error_response(error)(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._limits.end(key)
+
+    def _identify(self, headers: Headers) -> int:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        number = None
+        if scheme.lower() == "bearer":
+            number = self._keys.identify(key.strip().encode("latin-1"))
+        if number is None:
+            raise AuthenticationError(
+                "the API key is missing or wrong; send a valid one as 'Authorization: Bearer KEY'"
+            )
+        return number
+
+
+class SizeCheck:
+    """Refuses long headers, announced long bodies, and bodies that don't claim to be JSON.
+
+    A body that is longer than it was announced is found while it is read (`api.RequestGuard`).
+    """
+
+    def __init__(self, app: ASGIApp, *, max_header_bytes: int, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_header_bytes = max_header_bytes
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on, or answers 413, 415 or 431."""
+        if scope["type"] == "http":
+            try:
+                self._check_headers(scope)
+                self._check_body(Headers(scope=scope))
+            except Qwen3A8W8Error as error:
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def _check_headers(self, scope: Scope) -> None:
+        num_bytes = len(scope["path"]) + len(scope["query_string"])
+        num_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+        if num_bytes > self._max_header_bytes:
+            raise HeadersTooLargeError(
+                f"path and headers have {num_bytes} bytes, the limit http.max_header_bytes is "
+                f"{self._max_header_bytes}; shorten them or raise the limit"
+            )
+
+    def _check_body(self, headers: Headers) -> None:
+        length = headers.get("content-length", "0")
+        if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
+            raise BodyTooLargeError(
+                f"the request body has {length:.40} bytes, the limit http.max_body_bytes is "
+                f"{self._max_body_bytes}; shorten it or raise the limit"
+            )
+        has_body = length != "0" or "transfer-encoding" in headers
+        media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        # A page in a browser may send anything but JSON to other sites unasked; it always says
+        # where it comes from. Programs that name no type at all are served.
+        if has_body and not (
+            media_type == "application/json" or (not media_type and "origin" not in headers)
+        ):
+            raise MediaTypeError(
+                f"the request body has the content type {media_type[:80]!r}; send JSON with "
+                "'Content-Type: application/json'"
+            )
+
+
+class Cors(CORSMiddleware):
+    """Starlette's CORS, whose refusals are in OpenAI's shape like all others."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        """Answers a browser's question whether a page may send a request."""
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        refusal = error_response(
+            CorsError(f"{bytes(response.body).decode()}; see security.cors_allow_origins")
+        )
+        for name, value in response.headers.items():
+            if name not in ("content-length", "content-type"):
+                refusal.headers[name] = value
+        return refusal
+
+
+def _route_path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))

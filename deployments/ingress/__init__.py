@@ -1,0 +1,1 @@
+"""The ingress deployment: text in, generations out. Start at `service.py`."""

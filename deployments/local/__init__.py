@@ -1,0 +1,1 @@
+"""The whole application on this machine: `application.py`, and HAProxy before it."""

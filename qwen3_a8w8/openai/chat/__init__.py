@@ -1,0 +1,1 @@
+"""Chat completions: `request.py` in, `writer.py` out."""

@@ -1,0 +1,1 @@
+"""Text completions: `request.py` in, `writer.py` out."""

@@ -1,0 +1,1 @@
+"""The Responses API, a chat completion in other words: `request.py` in, `writer.py` out."""
