@@ -202,7 +202,7 @@ async def measure_streams(
 
 async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
     """The runner in an actor, the router here. Nothing piles up: the reader is next to it."""
-    from deployments.engine.batch_router import Router
+    from deployments.engine.batch_router import BatchRouter
     from deployments.engine.npu_actor import RemoteNpuActor
     from deployments.engine.step_channel import StepChannel
     from qwen3_a8w8.engine.core import EngineCore
@@ -211,7 +211,9 @@ async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
     actor = RemoteNpuActor.options(num_cpus=0).remote(MODEL, config, FACTORY)
     await actor.start.remote()
     channel = await StepChannel.connect(await actor.listen.remote())
-    router = Router(EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.execute)
+    router = BatchRouter(
+        EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.execute
+    )
     try:
         return await measure_streams("engine->router", None, router.submit, num_tokens)
     finally:

@@ -77,7 +77,7 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
     """The same with the runner in an actor and the router here."""
     import ray
 
-    from deployments.engine.batch_router import Router, collect
+    from deployments.engine.batch_router import BatchRouter, collect
     from deployments.engine.npu_actor import RemoteNpuActor
     from deployments.engine.step_channel import StepChannel
 
@@ -86,7 +86,7 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
 
     async def run() -> dict[str, Any]:
         channel = await StepChannel.connect(await actor.listen.remote())
-        router = Router(EngineCore(capabilities, config), channel.execute)
+        router = BatchRouter(EngineCore(capabilities, config), channel.execute)
 
         async def generate(num_new_tokens: int) -> None:
             requests = make_requests(count, num_new_tokens, capabilities.vocab_size)
@@ -138,8 +138,9 @@ def prompt_lookup(model: str, num_tokens: int) -> list[dict[str, Any]]:
                         "text": text,
                         "tpot_s": seconds / num_tokens,
                         "num_steps": counters.num_steps - first.num_steps,
-                        "num_drafts": counters.num_drafts - first.num_drafts,
-                        "num_drafts_kept": counters.num_drafts_kept - first.num_drafts_kept,
+                        "num_draft_tokens": counters.num_draft_tokens - first.num_draft_tokens,
+                        "num_accepted_draft_tokens": counters.num_accepted_draft_tokens
+                        - first.num_accepted_draft_tokens,
                     }
                 )
         finally:

@@ -205,7 +205,7 @@ class FailoverSettings(StrictSettings):
         le=100,
         description="times one request is resumed after losing its replica",
     )
-    max_deaths: int = Field(
+    max_engine_crashes: int = Field(
         default=2,
         ge=0,
         le=100,

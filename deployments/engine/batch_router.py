@@ -96,7 +96,7 @@ def merge_events(events: list[TokenEvent]) -> TokenEvent:
     )
 
 
-class Router:
+class BatchRouter:
     """One engine's requests, from admission to their ends.
 
     Every sequence that was submitted ends exactly once: with a finish reason, with a
@@ -128,7 +128,7 @@ class Router:
 
     def stalled_s(self) -> float:
         """Seconds since the last step ended while there is work; 0.0 without work."""
-        if not self._core.num_live and not self._in_flight:
+        if not self._core.num_active_sequences and not self._in_flight:
             return 0.0
         return time.monotonic() - self._last_progress_s
 
@@ -176,7 +176,7 @@ class Router:
         await asyncio.gather(self._task, return_exceptions=True)
 
     def _watch(self, seq_ids: list[int]) -> list[TokenStream]:
-        if self._core.num_live == len(seq_ids) and not self._in_flight:
+        if self._core.num_active_sequences == len(seq_ids) and not self._in_flight:
             self._last_progress_s = time.monotonic()  # work begins: the clock starts here
         streams = [TokenStream(seq_id) for seq_id in seq_ids]
         self._streams.update((stream.seq_id, stream) for stream in streams)

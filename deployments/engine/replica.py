@@ -19,7 +19,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from deployments.engine.batch_router import Router, TokenStream, collect
+from deployments.engine.batch_router import BatchRouter, TokenStream, collect
 from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
 from deployments.replicas.report import ReplicaReport
@@ -56,7 +56,7 @@ class EngineReplica:
         logger.info("engine ready: %s", capabilities.description)
         self._actor_pid: int = (await _answer(self._actor.ping.remote()))["pid"]
         self._channel = await StepChannel.connect(await _answer(self._actor.listen.remote()))
-        self._router = Router(EngineCore(capabilities, config), self._channel.execute)
+        self._router = BatchRouter(EngineCore(capabilities, config), self._channel.execute)
         self._num_streams = 0
         self._exit_task: asyncio.Task[None] | None = None
 
@@ -163,7 +163,7 @@ class EngineReplica:
 
     async def __del__(self) -> None:
         """Called by Serve once the replica's requests have ended, or their time is up."""
-        router: Router | None = getattr(self, "_router", None)
+        router: BatchRouter | None = getattr(self, "_router", None)
         if router is not None:
             await router.close()
             await self._channel.close()

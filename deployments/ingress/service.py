@@ -20,7 +20,7 @@ from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.completions.request import CompletionRequest
 from qwen3_a8w8.openai.completions.shapes import CompletionResponse
 from qwen3_a8w8.openai.completions.writer import CompletionAnswer
-from qwen3_a8w8.openai.response import Answer, AnsweredRequest, ResponseIdentity
+from qwen3_a8w8.openai.response import Answer, ResponseContext, ResponseIdentity
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.reasoning import initial_state
 from qwen3_a8w8.text.structured import thinking_after
@@ -79,7 +79,7 @@ class ModelService:
         self,
         request: ChatRequest,
         identity: ResponseIdentity,
-        answer: Callable[[AnsweredRequest, ChatParsing], Answer],
+        answer: Callable[[ResponseContext, ChatParsing], Answer],
     ) -> StartedAnswer:
         """Sends a chat request to the engines and waits until they have accepted it.
 
@@ -103,7 +103,7 @@ class ModelService:
         if request.thinking_budget is not None:
             limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
             sampling = replace(sampling, thinking_limit=limit)
-        asked = AnsweredRequest(
+        asked = ResponseContext(
             identity,
             (prompt.token_ids,),
             sampling.n,
@@ -197,7 +197,7 @@ class ModelService:
         if request.echoes_logprobs:
             first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
             echo_tokens = tuple(text for text in first for _ in range(sampling.n))
-        asked = AnsweredRequest(
+        asked = ResponseContext(
             ResponseIdentity.for_completion(self.name),
             prompts,
             sampling.n,

@@ -21,7 +21,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from deployments.settings import FailoverSettings
-from qwen3_a8w8.engine.recovery import TRIAL_TOKENS
+from qwen3_a8w8.engine.recovery import ISOLATION_TOKENS
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError, RequestFailedError
 
@@ -40,7 +40,7 @@ class Attempts:
     """Counts what one request may still cost, over all its replicas.
 
     Attributes:
-        num_deaths: times in a row that an engine has died while it computed the request.
+        num_engine_crashes: times in a row that an engine has died while it computed the request.
     """
 
     def __init__(self, settings: FailoverSettings) -> None:
@@ -49,7 +49,7 @@ class Attempts:
         self._num_tokens = 0
         self._delay_s = _FIRST_DELAY_S
         self._deadline_s = time.monotonic() + settings.timeout_s
-        self.num_deaths = 0
+        self.num_engine_crashes = 0
 
     def accepted(self) -> None:
         """A replica has taken the request."""
@@ -59,8 +59,8 @@ class Attempts:
     def progressed(self, num_tokens: int) -> None:
         """The request has given tokens; past those it may have died at, it is cleared."""
         self._num_tokens += num_tokens
-        if self._num_tokens >= TRIAL_TOKENS:
-            self.num_deaths = 0
+        if self._num_tokens >= ISOLATION_TOKENS:
+            self.num_engine_crashes = 0
 
     def remaining_s(self) -> float:
         """Seconds left to find a replica that takes the request."""
@@ -89,12 +89,12 @@ class Attempts:
         self._num_losses += 1
         self._deadline_s = time.monotonic() + settings.timeout_s
         if error.was_computing:
-            self.num_deaths += 1
-        if self.num_deaths > settings.max_deaths:
+            self.num_engine_crashes += 1
+        if self.num_engine_crashes > settings.max_engine_crashes:
             raise RequestFailedError(
-                f"the request was ended because its engine has died {self.num_deaths} times in a "
-                "row while it was computed, and more than failover.max_deaths "
-                f"{settings.max_deaths} isn't risked; the server's log says more"
+                f"the request was ended because its engine has died {self.num_engine_crashes} times in a "
+                "row while it was computed, and more than failover.max_engine_crashes "
+                f"{settings.max_engine_crashes} isn't risked; the server's log says more"
             ) from error
         if self._num_losses > settings.max_resumes:
             raise EngineDeadError(
@@ -145,7 +145,7 @@ async def resumed_stream(
             attempt = replace(
                 with_time_left(request, began_s),
                 output_token_ids=emitted,
-                num_deaths=attempts.num_deaths,
+                num_engine_crashes=attempts.num_engine_crashes,
             )
             async with aclosing(open_stream(attempt)) as events:
                 accepted = await _within(anext(events), attempts.remaining_s())

@@ -103,10 +103,10 @@ class _Reports:
                 "steps that the runner couldn't carry out",
                 "counters.num_failed_steps",
             ),
-            "spec_decode_num_draft_tokens": ("drafts checked", "counters.num_drafts"),
+            "spec_decode_num_draft_tokens": ("drafts checked", "counters.num_draft_tokens"),
             "spec_decode_num_accepted_tokens": (
                 "drafts that came true",
-                "counters.num_drafts_kept",
+                "counters.num_accepted_draft_tokens",
             ),
             "host_gap_seconds": (
                 "seconds the device waited between steps",

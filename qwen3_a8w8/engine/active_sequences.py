@@ -33,7 +33,7 @@ class Deadlines:
         return due
 
 
-class LiveSequences:
+class ActiveSequences:
     """Sequences between their arrival and their end, by id.
 
     Attributes:
@@ -82,7 +82,7 @@ class LiveSequences:
         seq.finish_reason = finish_reason
         self._scheduler.finish(seq)
         del self._sequences[seq.seq_id]
-        if not seq.is_probe:
+        if not seq.is_canary:
             self.num_finished[finish_reason] += 1
             if finish_reason != "error":
                 self.requests.count_end(seq, self._clock())
@@ -115,7 +115,7 @@ class LiveSequences:
         events: list[TokenEvent] = []
         for seq in self:
             end = self.end(seq, "error")
-            if not seq.is_probe:
+            if not seq.is_canary:
                 own_error = EngineDeadError(
                     str(error), was_computing=error.was_computing and seq.seq_id in computing
                 )

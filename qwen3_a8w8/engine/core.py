@@ -19,11 +19,11 @@ import time
 from collections.abc import Callable
 
 from qwen3_a8w8.config import EngineConfig
-from qwen3_a8w8.engine.active_sequences import LiveSequences
+from qwen3_a8w8.engine.active_sequences import ActiveSequences
 from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
-from qwen3_a8w8.engine.admission.sequence_factory import Intake, check_request
+from qwen3_a8w8.engine.admission.sequence_factory import SequenceFactory, check_request
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
-from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
+from qwen3_a8w8.engine.recovery import NUM_CRASHES_TO_ISOLATE, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
@@ -72,7 +72,7 @@ class EngineCore:
                     f"for batch size {size}; the runner measures it at warm-up"
                 )
         self._capabilities = capabilities
-        self._intake = Intake(capabilities, config, draw_seed)
+        self._sequence_factory = SequenceFactory(capabilities, config, draw_seed)
         self._pool = BlockPool(
             capabilities.num_kv_blocks,
             capabilities.block_size,
@@ -80,13 +80,15 @@ class EngineCore:
         )
         self._scheduler = Scheduler(capabilities, self._pool, config, clock)
         self._queue_limit = QueueLimit(config, capabilities, self._scheduler.queues, clock)
-        self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
-        self._recovery = Recovery(self._scheduler.queues, self._live, self._intake.probe)
+        self._active = ActiveSequences(self._scheduler, self._queue_limit, clock)
+        self._recovery = Recovery(
+            self._scheduler.queues, self._active, self._sequence_factory.canary
+        )
         self._steps = StepCycle(
             self._scheduler,
             self._pool,
             self._queue_limit,
-            self._live,
+            self._active,
             self._recovery,
             lookahead=config.lookahead,
             clock=clock,
@@ -104,9 +106,9 @@ class EngineCore:
         return self._pool
 
     @property
-    def num_live(self) -> int:
+    def num_active_sequences(self) -> int:
         """Sequences that have not ended."""
-        return len(self._live)
+        return len(self._active)
 
     @property
     def num_in_flight(self) -> int:
@@ -124,7 +126,7 @@ class EngineCore:
         Raises:
             KeyError: it has ended or never was.
         """
-        return self._live[seq_id]
+        return self._active[seq_id]
 
     def room(self) -> int:
         """Sequences that can be added now, as far as their number goes."""
@@ -159,7 +161,7 @@ class EngineCore:
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of(request), [request])
+        return self._queue(self._sequence_factory.sequences_of(request), [request])
 
     def add_batch(self, requests: list[EngineRequest]) -> list[int]:
         """Queues an explicit batch that decodes as one true batch of exactly these prompts.
@@ -183,7 +185,7 @@ class EngineCore:
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of_batch(requests), requests)
+        return self._queue(self._sequence_factory.sequences_of_batch(requests), requests)
 
     def abort(self, seq_id: int, finish_reason: FinishReason = "abort") -> TokenEvent | None:
         """Ends a sequence at whatever stage it is; a step in flight is simply ignored.
@@ -195,8 +197,8 @@ class EngineCore:
         Returns:
             Its last event, or None if it had ended before (so it may be repeated).
         """
-        seq = self._live.get(seq_id)
-        return None if seq is None else self._live.end(seq, finish_reason)
+        seq = self._active.get(seq_id)
+        return None if seq is None else self._active.end(seq, finish_reason)
 
     def plan_step(self) -> StepPlan | None:
         """Makes the next plan.
@@ -261,7 +263,7 @@ class EngineCore:
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
-        return self._live.end_all(self._error, self._steps.stop())
+        return self._active.end_all(self._error, self._steps.stop())
 
     def stats(self) -> EngineStats:
         """A snapshot of what the engine holds and has done."""
@@ -274,12 +276,12 @@ class EngineCore:
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
             num_active_rows=self._steps.num_active_rows,
-            num_finished=dict(self._live.num_finished),
+            num_finished=dict(self._active.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._steps.device_time_s,
             prefill_token_s=self._scheduler.prefill.budget.token_s,
             counters=counters.copy(),
-            requests=self._live.requests.copy(),
+            requests=self._active.requests.copy(),
             last_decision=self._scheduler.last_decision,
         )
 
@@ -288,9 +290,9 @@ class EngineCore:
         num_each = len(sequences) // len(requests)
         for i, seq in enumerate(sequences):
             request = requests[i // num_each]
-            self._live.add(seq, request.timeout_s)
-            if request.num_deaths >= NUM_DEATHS_TO_TRY:
-                self._recovery.suspect(seq)
+            self._active.add(seq, request.timeout_s)
+            if request.num_engine_crashes >= NUM_CRASHES_TO_ISOLATE:
+                self._recovery.quarantine(seq)
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:

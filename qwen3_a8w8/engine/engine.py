@@ -197,5 +197,5 @@ class Engine:
         for seq_id in collector.seq_ids:
             self._core.abort(seq_id)
             del self._events[seq_id]
-        while self._core.num_live == 0 and self.step():
+        while self._core.num_active_sequences == 0 and self.step():
             pass

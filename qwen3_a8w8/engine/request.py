@@ -40,7 +40,7 @@ class EngineRequest:
         family: requests with the same prompt and the same family are several answers to one
             question: while they run they share its blocks also where prefix caching is off. None:
             with `n` > 1 its own sequences are one.
-        num_deaths: times in a row that an engine has died while it computed this request. After
+        num_engine_crashes: times in a row that an engine has died while it computed this request. After
             the second it runs alone until it has given a few tokens, so that others aren't
             taken for the cause.
     """
@@ -52,7 +52,7 @@ class EngineRequest:
     timeout_s: float | None = None
     cache_salt: str | None = None
     family: str | None = None
-    num_deaths: int = 0
+    num_engine_crashes: int = 0
 
     def check_options(self) -> None:
         """Checks what doesn't depend on a model.

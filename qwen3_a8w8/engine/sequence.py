@@ -41,12 +41,12 @@ class Sequence:
         max_tokens: most output tokens, after clamping to the room there is.
         is_clamped: whether that is less than what was asked for.
         rank: lower ones go first: its priority, then its place in the order of arrival.
-        gang: the explicit batch it belongs to, or None.
+        explicit_batch: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
         is_started: whether the runner knows it.
         shares_blocks: whether others may have the blocks of its prefix, and it theirs.
-        is_probe: whether it isn't anybody's request but proves that the runner works.
+        is_canary: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
         started_s: when it was first admitted, or None before.
         first_token_s: when its first token was in, of those generated here.
@@ -69,11 +69,11 @@ class Sequence:
         "_root_key",
         "arrived_s",
         "block_ids",
+        "explicit_batch",
         "finish_reason",
         "first_token_s",
-        "gang",
+        "is_canary",
         "is_clamped",
-        "is_probe",
         "is_started",
         "last_decode_step",
         "last_token_s",
@@ -110,8 +110,8 @@ class Sequence:
         priority: int = 0,
         shares_blocks: bool = False,
         cache_salt: str | None = None,
-        gang: Gang | None = None,
-        is_probe: bool = False,
+        explicit_batch: ExplicitBatch | None = None,
+        is_canary: bool = False,
     ) -> None:
         self.seq_id = seq_id
         self.rank = (priority, seq_id)
@@ -122,11 +122,11 @@ class Sequence:
         self.stop_token_ids = stop_token_ids
         self.max_tokens = max_tokens
         self.is_clamped = sampling.max_tokens is not None and max_tokens < sampling.max_tokens
-        self.gang = gang
+        self.explicit_batch = explicit_batch
         self.state = SequenceState.WAITING
         self.finish_reason: FinishReason | None = None
         self.is_started = False
-        self.is_probe = is_probe
+        self.is_canary = is_canary
         self.arrived_s = 0.0
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -145,8 +145,8 @@ class Sequence:
         self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
         self._lookup: PromptLookup | None = None
-        if gang is not None:
-            gang.members.append(self)
+        if explicit_batch is not None:
+            explicit_batch.members.append(self)
 
     @property
     def num_output_tokens(self) -> int:
@@ -179,7 +179,7 @@ class Sequence:
             self.state is SequenceState.RUNNING
             and self.num_computed_tokens >= self.prefill_end
             and self.num_total_tokens - self.num_prompt_tokens < self.max_tokens
-            and (self.gang is None or self.gang.is_prefilled)
+            and (self.explicit_batch is None or self.explicit_batch.is_prefilled)
         )
 
     def block_keys(self, block_size: int) -> list[BlockKey]:
@@ -222,7 +222,7 @@ class Sequence:
         return "length" if num_before + 1 >= self.max_tokens else None
 
 
-class Gang:
+class ExplicitBatch:
     """The sequences of an explicit batch: they decode together, and with nobody else.
 
     Attributes:
@@ -246,4 +246,4 @@ class Gang:
     def dissolve(self) -> None:
         """Lets the members go on as independent sequences."""
         for member in self.members:
-            member.gang = None
+            member.explicit_batch = None

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from qwen3_a8w8.engine.active_sequences import LiveSequences
+from qwen3_a8w8.engine.active_sequences import ActiveSequences
 from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
 from qwen3_a8w8.engine.plan import PromptToken, SampledToken, StepPlan, StepResult, TokenLogprobs
 from qwen3_a8w8.engine.recovery import Recovery
@@ -94,7 +94,7 @@ def samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, li
     Raises:
         EngineDeadError: samples are missing, or there are more than were asked for.
     """
-    most = {work.seq.seq_id: 1 + work.num_drafts for work in step.work if work.is_sampled}
+    most = {work.seq.seq_id: 1 + work.num_draft_tokens for work in step.work if work.is_sampled}
     sampled: dict[int, list[SampledToken]] = {}
     for token in result.sampled:
         sampled.setdefault(token.seq_id, []).append(token)
@@ -180,7 +180,7 @@ class StepCycle:
         scheduler: Scheduler,
         pool: BlockPool,
         queue_limit: QueueLimit,
-        live: LiveSequences,
+        live: ActiveSequences,
         recovery: Recovery,
         *,
         lookahead: int,
@@ -200,7 +200,7 @@ class StepCycle:
         self._scheduler = scheduler
         self._pool = pool
         self._queue_limit = queue_limit
-        self._live = live
+        self._active = live
         self._recovery = recovery
         self._lookahead = lookahead
         self._clock = clock
@@ -229,9 +229,9 @@ class StepCycle:
             self._recovery.advance()
         step = self._scheduler.schedule(self._next_step_id)
         if step is None:
-            if len(self._live) and not len(self._in_flight):
+            if len(self._active) and not len(self._in_flight):
                 raise EngineDeadError(
-                    f"{len(self._live)} sequences are live, but none can be scheduled: "
+                    f"{len(self._active)} sequences are live, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
                     f"last decision {self._scheduler.last_decision}"
                 )
@@ -258,26 +258,26 @@ class StepCycle:
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
         for token in result.prompt_tokens:
-            if (seq := self._live.get(token.seq_id)) is not None:
+            if (seq := self._active.get(token.seq_id)) is not None:
                 seq.prompt_tokens[token.position] = token
         num_sampled = {seq_id: len(tokens) for seq_id, tokens in sampled.items()}
         self._scheduler.confirm(step, result, num_sampled)
         events: dict[int, TokenEvent] = {}
         now_s = self._clock()
         for seq_id, tokens in sampled.items():
-            if (seq := self._live.get(seq_id)) is None:
+            if (seq := self._active.get(seq_id)) is None:
                 continue
             event = append_samples(seq, tokens)
-            self._live.requests.count_tokens(seq, len(event.token_ids), now_s)
+            self._active.requests.count_tokens(seq, len(event.token_ids), now_s)
             if event.finish_reason is not None:
-                self._live.end(seq, event.finish_reason)
-            if not seq.is_probe:
+                self._active.end(seq, event.finish_reason)
+            if not seq.is_canary:
                 events[seq_id] = event
-        for end in (*self._live.end_overdue(), *self._recovery.verdicts()):
+        for end in (*self._active.end_overdue(), *self._recovery.end_failed()):
             # It joins what this step gave the sequence.
             news = events.get(end.seq_id, end)
             events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
-        self._was_idle = not len(self._live) and not len(self._in_flight)
+        self._was_idle = not len(self._active) and not len(self._in_flight)
         return list(events.values())
 
     def fail(self, step_id: int, error: StepFailedError) -> None:
@@ -291,15 +291,15 @@ class StepCycle:
             return
         self._scheduler.counters.num_failed_steps += 1
         self._scheduler.restart_all(plans)
-        sequences = [self._live.get(seq_id) for seq_id in plans[0].seq_ids]
+        sequences = [self._active.get(seq_id) for seq_id in plans[0].seq_ids]
         self._recovery.begin([seq for seq in sequences if seq is not None], error)
 
     def stop(self) -> set[int]:
         """Forgets what is in flight, as its results will never come.
 
         Returns:
-            Ids of the sequences that were being computed, or have been accused of a failure.
+            Ids of the sequences that were being computed, or are blamed for a failure.
         """
-        suspects = self._in_flight.seq_ids | self._recovery.accused_ids
+        blamed = self._in_flight.seq_ids | self._recovery.blamed_ids
         self._in_flight.clear()
-        return suspects
+        return blamed

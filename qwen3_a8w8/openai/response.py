@@ -139,7 +139,7 @@ def make_model_list(cards: list[ModelCard]) -> ModelList:
 
 
 @dataclass(frozen=True, slots=True)
-class AnsweredRequest:
+class ResponseContext:
     """What an answer tells of its request.
 
     Attributes:

@@ -214,7 +214,7 @@ class SamplingFields(StructuredFields):
         return 1 if self.n is None else self.n
 
     def answer_options(self) -> dict[str, bool]:
-        """What the answer is to tell beside its text: fields of `AnsweredRequest`."""
+        """What the answer is to tell beside its text: fields of `ResponseContext`."""
         options = self.stream_options or StreamOptions()
         return {
             "has_usage": bool(options.include_usage),

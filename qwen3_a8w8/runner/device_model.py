@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
+from qwen3_a8w8.engine.plan import PrefillChunk
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.backend import Backend, Compiler
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
-from qwen3_a8w8.runner.layered_prefill import LayeredPrefill
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, LayerGroup
 from qwen3_a8w8.runner.model_loader import load_model
 from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import Arrays, DecodeDispatch
@@ -177,6 +178,17 @@ class DeviceModel:
             logits: written, [num_logits, vocab] float32.
         """
         self.dispatch(self._loaded.prefill_id, "prefill", arrays, logits=logits, **self.cache)
+
+    def prefill_layers(
+        self,
+        chunks: Sequence[PrefillChunk],
+        layers: LayerGroup,
+        arrays: Arrays,
+        logits: WorkerTensor,
+    ) -> None:
+        """Takes chunks through one group of layers; see `LayeredPrefill.run`."""
+        assert self.layered is not None  # plans without layers come to a device without groups
+        self.layered.run(self.dispatch, self.cache, chunks, layers, arrays, logits)
 
     def decode_dispatch(self, batch_size: int) -> DecodeDispatch:
         """The decode dispatches of a compiled batch size."""

@@ -201,9 +201,7 @@ class ModelRunner:
         if layered is None or layers is None:
             self.device.prefill(arrays, logits)
         else:
-            layered.run(
-                self.device.dispatch, self.device.cache, plan.prefill, layers, arrays, logits
-            )
+            self.device.prefill_layers(plan.prefill, layers, arrays, logits)
             if layers != layered.groups[-1]:
                 return [], []
         return self._after_prefill(plan.prefill)

@@ -166,12 +166,12 @@ class _PlanCheck:
             self._blocks("decode", row.seq_id, row.block_ids, row.position, end)
 
     def _drafts(self, row: DecodeRow, batch_size: int) -> None:
-        num_drafts = len(row.draft_token_ids)
+        num_draft_tokens = len(row.draft_token_ids)
         most = self.capabilities.max_draft_tokens if batch_size == 1 else 0
-        if num_drafts > most:
+        if num_draft_tokens > most:
             self.fail(
                 "decode",
-                f"sequence {row.seq_id} has {num_drafts} drafts, a row of a batch of {batch_size} "
+                f"sequence {row.seq_id} has {num_draft_tokens} drafts, a row of a batch of {batch_size} "
                 f"may have {most} here",
             )
         for token_id in row.draft_token_ids:

@@ -98,7 +98,7 @@ def _prefill(device: DeviceModel, num_tokens: int) -> None:
     # A chunk that no sequence owns: the table above stands for it.
     chunk = PrefillChunk(-1, 0, num_tokens, (SCRATCH_BLOCK,), is_sampled=True)
     for group in device.layered.groups:
-        device.layered.run(device, (chunk,), group, arrays, logits)
+        device.prefill_layers((chunk,), group, arrays, logits)
 
 
 def _timed_decode(device: DeviceModel, size: int) -> float:

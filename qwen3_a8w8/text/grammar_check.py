@@ -46,7 +46,7 @@ MAX_STEP_S = 0.05
 MAX_MESSAGE = 500
 
 
-class UnusableFormError(ValueError):
+class InvalidGrammarError(ValueError):
     """A form that can't be compiled, or not within the limits; says why."""
 
 
@@ -61,7 +61,7 @@ def grammar_source(structured: StructuredOutput) -> str:
     """The form in llguidance's notation.
 
     Raises:
-        UnusableFormError: it can't be read.
+        InvalidGrammarError: it can't be read.
     """
     try:
         if structured.json_object:
@@ -74,14 +74,14 @@ def grammar_source(structured: StructuredOutput) -> str:
             return grammar_from("regex", structured.regex)
         return grammar_from("grammar", structured.text)
     except ValueError as error:
-        raise UnusableFormError(str(error)[:MAX_MESSAGE]) from None
+        raise InvalidGrammarError(str(error)[:MAX_MESSAGE]) from None
 
 
 def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
     """A matcher at the begin of a grammar.
 
     Raises:
-        UnusableFormError: the grammar is wrong, or over llguidance's limits.
+        InvalidGrammarError: the grammar is wrong, or over llguidance's limits.
     """
     # Of the limits of one step, what is left of the defaults keeps the slowest near 30 ms.
     limits = LLParserLimits(step_max_items=10_000, max_lexer_states=20_000, verbose_errors=False)
@@ -92,7 +92,7 @@ def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
     if matcher.is_error():
         message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
         has_no_text = message.startswith("NoExtension")
-        raise UnusableFormError("no text fits it" if has_no_text else message)
+        raise InvalidGrammarError("no text fits it" if has_no_text else message)
     return matcher
 
 
@@ -124,16 +124,16 @@ class GrammarChecker:
         """The form in llguidance's notation, once it has been tried out.
 
         Raises:
-            UnusableFormError: it is wrong or goes over a limit.
+            InvalidGrammarError: it is wrong or goes over a limit.
         """
         fields = {name: getattr(structured, name) for name in _SENT}
         with self._lock:
             child = self._running()
             answer = _ask(child, json.dumps(fields))
             if answer is None:
-                raise UnusableFormError(self._cause_of_death(child.wait()))
+                raise InvalidGrammarError(self._cause_of_death(child.wait()))
         if answer["error"] is not None:
-            raise UnusableFormError(answer["error"])
+            raise InvalidGrammarError(answer["error"])
         source: str = answer["source"]
         return source
 
@@ -200,7 +200,7 @@ def _try(
     try:
         source = grammar_source(structured)
         matcher = compile_source(vocabulary, source)
-    except UnusableFormError as error:
+    except InvalidGrammarError as error:
         return {"source": None, "error": _explained(str(error), specials)}
     rng, begin_s, num_steps = random.Random(0), time.process_time(), 0
     for _ in range(NUM_STEPS):

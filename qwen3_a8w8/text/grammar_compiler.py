@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.grammar_check import (
     GrammarChecker,
-    UnusableFormError,
+    InvalidGrammarError,
     compile_source,
     load_vocabulary,
 )
@@ -119,7 +119,7 @@ class GrammarCompiler:
         vocabulary, _ = self._vocabulary, self._thinking_tokens  # both read it at the same time
         try:
             return compile_source(vocabulary, self._checker.source(structured))
-        except UnusableFormError as error:
+        except InvalidGrammarError as error:
             return str(error)
 
     @cached_property

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deployments.engine.batch_router import Router, collect, merge_events
+from deployments.engine.batch_router import BatchRouter, collect, merge_events
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -46,7 +46,7 @@ def make_request(first=5, *, max_tokens=6):
 @pytest.fixture
 async def held():
     executor = HeldExecutor()
-    router = Router(EngineCore(make_capabilities(), EngineConfig()), executor)
+    router = BatchRouter(EngineCore(make_capabilities(), EngineConfig()), executor)
     yield router, executor
     await router.close()
     assert router.stats().num_blocks_in_use == 0
@@ -63,7 +63,7 @@ async def test_next_plan_is_sent_before_the_result_is_in_and_no_third(held):
 
 async def test_arrival_while_a_step_runs_gets_the_free_place_in_flight():
     executor = HeldExecutor()
-    router = Router(EngineCore(make_capabilities(), EngineConfig()), executor)
+    router = BatchRouter(EngineCore(make_capabilities(), EngineConfig()), executor)
     router.submit(make_request(max_tokens=1))
     await settle()
     assert len(executor.pending) == 1  # one token: nothing is left to plan ahead
@@ -122,7 +122,7 @@ async def test_abort_frees_the_blocks_and_may_be_repeated(held):
 async def test_failing_executor_ends_every_stream_with_engine_dead_after_its_tokens():
     executor = HeldExecutor()
     executor.runner.fail_at_step = 3
-    router = Router(EngineCore(make_capabilities(), EngineConfig()), executor)
+    router = BatchRouter(EngineCore(make_capabilities(), EngineConfig()), executor)
     streams = [router.submit(make_request(first)) for first in (5, 50)]
     await settle()
     for _ in range(3):

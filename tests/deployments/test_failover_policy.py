@@ -70,7 +70,7 @@ async def test_resumed_request_carries_what_was_emitted_and_its_seed():
 
 async def test_request_that_loses_every_replica_is_given_up():
     model = CountingModel(0, 0, 0, 0)
-    settings = FailoverSettings(max_resumes=2, max_deaths=9, timeout_s=10)
+    settings = FailoverSettings(max_resumes=2, max_engine_crashes=9, timeout_s=10)
     with pytest.raises(EngineDeadError, match="3 times"):
         await tokens_of(model, settings)
     assert len(model.requests) == 3
@@ -108,17 +108,17 @@ async def test_whole_call_is_made_again_after_a_loss():
 
 async def test_request_that_kills_engines_is_taken_for_the_cause_and_not_sent_again():
     model = CountingModel(*[4] * 10)
-    with pytest.raises(RequestFailedError, match=r"died 3 times in a row.*max_deaths 2"):
+    with pytest.raises(RequestFailedError, match=r"died 3 times in a row.*max_engine_crashes 2"):
         await tokens_of(model)
-    assert [request.num_deaths for request in model.requests] == [0, 1, 2]
+    assert [request.num_engine_crashes for request in model.requests] == [0, 1, 2]
 
 
 async def test_request_that_gave_tokens_since_its_last_death_is_cleared():
     model = CountingModel(1, 4, 5)
-    settings = FailoverSettings(max_resumes=9, max_deaths=2, timeout_s=10)
+    settings = FailoverSettings(max_resumes=9, max_engine_crashes=2, timeout_s=10)
     assert len(await tokens_of(model, settings)) == 6
     # Three tokens between the first two deaths, one between the others.
-    assert [request.num_deaths for request in model.requests] == [0, 1, 1, 2]
+    assert [request.num_engine_crashes for request in model.requests] == [0, 1, 1, 2]
 
 
 async def test_death_in_which_the_request_was_not_computed_does_not_count_against_it():
@@ -126,13 +126,13 @@ async def test_death_in_which_the_request_was_not_computed_does_not_count_agains
     seen = []
 
     async def open_stream(request):
-        seen.append(request.num_deaths)
+        seen.append(request.num_engine_crashes)
         yield TokenEvent(0)
         if deaths:
             raise deaths.pop()
         yield TokenEvent(0, (1,), (None,), "length")
 
-    settings = FailoverSettings(max_resumes=6, max_deaths=0, timeout_s=10)
+    settings = FailoverSettings(max_resumes=6, max_engine_crashes=0, timeout_s=10)
     events = [event async for event in resumed_stream(open_stream, REQUEST, settings)]
     assert events[-1].finish_reason == "length"
     assert seen == [0] * 7

@@ -38,7 +38,7 @@ def test_prompt_above_the_cache_is_refused_and_names_num_kv_blocks():
     core = make_core(num_kv_blocks=6)
     with pytest.raises(ContextLengthError, match=r"5 blocks of 4 tokens.*raise num_kv_blocks"):
         core.add(make_request(20))
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 def test_prompt_refused_does_not_block_the_next():
@@ -66,7 +66,7 @@ def test_queue_full_raises_capacity_error_and_adds_nothing():
     with pytest.raises(CapacityError, match="2 sequences are running or waiting and 2 more") as e:
         core.add(make_request(n=2))
     assert e.value.retry_after_s >= 1.0
-    assert core.num_live == 2
+    assert core.num_active_sequences == 2
     core.add(make_request())
     assert core.room() == 0
 

@@ -14,7 +14,7 @@ def test_eos_ends_with_stop_and_is_part_of_the_ids():
     core.add(make_request(ignore_eos=False))
     (event,) = core.complete_step(result_of(core.plan_step(), EOS))
     assert (event.token_ids, event.finish_reason, event.stop_token_id) == ((EOS,), "stop", EOS)
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 def test_eos_is_an_ordinary_token_with_ignore_eos():

@@ -65,14 +65,14 @@ def test_repetitive_text_takes_fewer_steps_and_gives_the_same_tokens(lookahead):
     tokens = [token for event in events for token in event.token_ids]
     assert [tokens] == expected_outputs(request, core.capabilities)
     counters = core.stats().counters
-    assert counters.num_drafts_kept > 20
-    assert counters.num_steps == 40 - counters.num_drafts_kept
+    assert counters.num_accepted_draft_tokens > 20
+    assert counters.num_steps == 40 - counters.num_accepted_draft_tokens
     assert core.stats().num_blocks_in_use == 0
 
 
 def test_without_the_flag_no_drafts_are_made():
     core, _ = run(make_request(), enable=())
-    assert core.stats().counters.num_drafts == 0
+    assert core.stats().counters.num_draft_tokens == 0
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 24))

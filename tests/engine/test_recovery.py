@@ -99,8 +99,8 @@ def test_step_that_fails_once_costs_nobody_anything(driver, step, num_requests):
     assert driver.core.stats().counters.num_failed_steps == 1
 
 
-def test_failures_that_no_trial_explains_end_the_sequences_in_the_end(driver):
-    # Only whole batches fail, so that every trial passes.
+def test_failures_that_no_isolated_retry_explains_end_the_sequences_in_the_end(driver):
+    # Only whole batches fail, so that every isolated retry passes.
     execute = driver.runner.execute
 
     def fails_in_batches(plan):
@@ -151,13 +151,13 @@ def test_request_whose_engines_died_twice_runs_alone_until_it_is_trusted(driver)
     ids = [driver.add(request) for request in others]
     for _ in range(5):
         driver.step()
-    suspect = make_request(5, num_deaths=2)
-    suspect_id = driver.add(suspect)
+    crasher = make_request(5, num_engine_crashes=2)
+    crasher_id = driver.add(crasher)
     num_before = len(driver.runner.plans)
     driver.run()
-    check_others(driver, [*ids, suspect_id], [*others, suspect])
-    with_it = [p.seq_ids for p in driver.runner.plans[num_before:] if suspect_id in p.seq_ids]
-    assert with_it[:3] == [(suspect_id,)] * 3
+    check_others(driver, [*ids, crasher_id], [*others, crasher])
+    with_it = [p.seq_ids for p in driver.runner.plans[num_before:] if crasher_id in p.seq_ids]
+    assert with_it[:3] == [(crasher_id,)] * 3
     assert any(len(seq_ids) > 1 for seq_ids in with_it[3:])
 
 
@@ -241,7 +241,7 @@ def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
             return replace(result, sampled=tuple(sampled))
 
     driver_runner = driver.runner
-    driver_runner.flaky_steps = {4}  # all have given tokens; what follows are trials
+    driver_runner.flaky_steps = {4}  # all have given tokens; what follows are isolated retries
     driver.runner = FormRunner()
     requests = [make_request(i) for i in range(3)]
     ids = [driver.add(request) for request in requests]

@@ -37,7 +37,7 @@ def test_latencies_count_from_arrival_token_by_token_to_the_end():
     for _ in range(4):
         clock.now_s += 3.0
         step(core, runner)
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
     requests = core.stats().requests
     # Tokens come after 3, 6 and 9 s; then the other sequence's one after 12 s.
     assert told(requests.ttft_s) == (2, 15.0)

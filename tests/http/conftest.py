@@ -25,7 +25,7 @@ async def engine(model_directory):
     yield engine
     await engine.close()
     assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
+    assert engine.core.num_active_sequences == 0
 
 
 @pytest.fixture

@@ -75,7 +75,7 @@ async def http(runner):
         yield client
     await engine.close()
     assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
+    assert engine.core.num_active_sequences == 0
 
 
 @pytest.fixture

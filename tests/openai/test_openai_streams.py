@@ -13,7 +13,7 @@ from qwen3_a8w8.openai.chat.choice import ChatParsing
 from qwen3_a8w8.openai.chat.writer import ChatCollector, ChatStream
 from qwen3_a8w8.openai.completions.writer import CompletionCollector, CompletionStream
 from qwen3_a8w8.openai.response import (
-    AnsweredRequest,
+    ResponseContext,
     ResponseIdentity,
     make_model_card,
     make_model_list,
@@ -38,7 +38,7 @@ def delta(text, finish=None, logprobs=(), num_tokens=1):
 
 
 def asked(identity, num_prompt_tokens, *, n=1, **options):
-    return AnsweredRequest(identity, ((0,) * num_prompt_tokens,), n, **options)
+    return ResponseContext(identity, ((0,) * num_prompt_tokens,), n, **options)
 
 
 def official(kind, model) -> Any:

@@ -22,14 +22,14 @@ from qwen3_a8w8.errors import (
 )
 from qwen3_a8w8.openai.chat.writer import ChatStream
 from qwen3_a8w8.openai.errors import error_body
-from qwen3_a8w8.openai.response import AnsweredRequest, ResponseIdentity
+from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity
 from qwen3_a8w8.text.output_processor import OutputDelta
 
 TEXT = "line\nbreak \r\n \u2028 data: [DONE] 你好"
 
 
 def chat_frames():
-    stream = ChatStream(AnsweredRequest(ResponseIdentity.for_chat("m"), ((1,),)))
+    stream = ChatStream(ResponseContext(ResponseIdentity.for_chat("m"), ((1,),)))
     chunks = stream.feed(0, OutputDelta(TEXT, (1,), (), "stop"))
     return [data_frame(chunk) for chunk in chunks]
 

@@ -206,7 +206,7 @@ def test_failed_steps_change_no_answer(llm, prompts, lookahead):
     sampling = [params(form, seed, temperature=1.0) for seed, form in enumerate(FORMS)]
     expected = llm.generate(prompts[:4], sampling)
     driver = StepDriver(llm.capabilities, EngineConfig(lookahead=lookahead))
-    driver.runner = FlakyRunner(llm._runner, {3, 45})  # between them the trials end
+    driver.runner = FlakyRunner(llm._runner, {3, 45})  # between them the isolated retries end
     ids = [
         driver.add(EngineRequest(output.prompt_token_ids, settings))
         for output, settings in zip(expected, sampling, strict=True)

@@ -6,7 +6,7 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from deployments.engine.batch_router import Router, collect
+from deployments.engine.batch_router import BatchRouter, collect
 from deployments.ingress.generation import split_request
 from deployments.replicas.failover import resumed_stream
 from deployments.replicas.report import ReplicaReport
@@ -78,14 +78,14 @@ class FakeEngine:
     def __init__(self, capabilities: RunnerCapabilities, config: EngineConfig | None = None):
         self.runner = FakeRunner(capabilities)
         self.core = EngineCore(capabilities, config or EngineConfig())
-        self.router: Router | None = None
+        self.router: BatchRouter | None = None
 
     async def _execute(self, plan):
         return execute_step(self.runner, plan)
 
-    def _running(self) -> Router:
+    def _running(self) -> BatchRouter:
         if self.router is None:
-            self.router = Router(self.core, self._execute)
+            self.router = BatchRouter(self.core, self._execute)
         return self.router
 
     async def _open(self, request: EngineRequest):

@@ -36,7 +36,7 @@ async def running_http(directory, *, security=None, http=None, config=None):
     finally:
         await engine.close()
     assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
+    assert engine.core.num_active_sequences == 0
 
 
 def check_error(answer, status, code=None):

@@ -66,7 +66,7 @@ class QueueLimit:
     def room(self) -> int:
         """Sequences that fit, as far as their number goes."""
         limit = self._config.max_running_requests + self._config.max_queued_requests
-        return limit - self._num_live
+        return limit - self._num_active
 
     def has_room(self, num_sequences: int, num_tokens: int) -> bool:
         """Whether so many sequences with so many tokens in all may come in now."""
@@ -82,8 +82,8 @@ class QueueLimit:
         num_excess = len(sequences) - self.room
         if num_excess > 0:
             raise CapacityError(
-                f"{self._num_live} sequences are running or waiting and {len(sequences)} more are "
-                f"asked for, but {self._num_live + self.room} is the limit (max_running_requests "
+                f"{self._num_active} sequences are running or waiting and {len(sequences)} more are "
+                f"asked for, but {self._num_active + self.room} is the limit (max_running_requests "
                 f"{config.max_running_requests} + max_queued_requests "
                 f"{config.max_queued_requests}); try again later or raise the limits",
                 retry_after_s=self._retry_after_s(self._ends, num_excess),
@@ -107,7 +107,7 @@ class QueueLimit:
         self._ends.add(self._clock())
 
     @property
-    def _num_live(self) -> int:
+    def _num_active(self) -> int:
         return len(self._queues.waiting) + len(self._queues.running)
 
     def _num_excess_tokens(self, num_tokens: int) -> int:

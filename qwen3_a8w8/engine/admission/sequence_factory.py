@@ -13,7 +13,7 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, derive_seed
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.engine.sequence import Gang, Sequence
+from qwen3_a8w8.engine.sequence import ExplicitBatch, Sequence
 from qwen3_a8w8.errors import (
     ContextLengthError,
     InvalidRequestError,
@@ -21,7 +21,7 @@ from qwen3_a8w8.errors import (
 )
 
 
-class Intake:
+class SequenceFactory:
     """Makes sequences with ascending ids; the state is the next id."""
 
     def __init__(
@@ -63,15 +63,17 @@ class Intake:
         check_batch(requests, self._capabilities, self._config)
         if len(requests) == 1:
             return self.sequences_of(requests[0])
-        gang = Gang(len(requests))
+        explicit_batch = ExplicitBatch(len(requests))
         priority = min(request.priority for request in requests)  # they go together
         limits = batch_output_limits(requests, self._capabilities)
         return [
-            self._make(replace(request, priority=priority), self._seed_of(request), limit, gang)
+            self._make(
+                replace(request, priority=priority), self._seed_of(request), limit, explicit_batch
+            )
             for request, limit in zip(requests, limits, strict=True)
         ]
 
-    def probe(self) -> Sequence:
+    def canary(self) -> Sequence:
         """A sequence of one token that gives two more: a prefill and a decode step."""
         seq = Sequence(
             self._next_seq_id,
@@ -80,13 +82,17 @@ class Intake:
             SamplingParams(temperature=0, max_tokens=2, seed=0, ignore_eos=True),
             stop_token_ids=(),
             max_tokens=min(2, context_limit(self._capabilities)[0] - 1),
-            is_probe=True,
+            is_canary=True,
         )
         self._next_seq_id += 1
         return seq
 
     def _make(
-        self, request: EngineRequest, seed: int, max_tokens: int, gang: Gang | None
+        self,
+        request: EngineRequest,
+        seed: int,
+        max_tokens: int,
+        explicit_batch: ExplicitBatch | None,
     ) -> Sequence:
         sampling = replace(request.sampling, seed=seed, n=1)
         # Without a prefix cache only the answers to one prompt share its blocks, while they live.
@@ -102,7 +108,7 @@ class Intake:
             priority=request.priority,
             shares_blocks=is_cached or request.family is not None,
             cache_salt=request.cache_salt if is_cached else request.family,
-            gang=gang,
+            explicit_batch=explicit_batch,
         )
         self._next_seq_id += 1
         return seq

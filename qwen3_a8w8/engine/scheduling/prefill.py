@@ -17,7 +17,7 @@ from collections.abc import Callable
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.scheduling.queues import Queues, SequenceBlocks
-from qwen3_a8w8.engine.scheduling.step_builder import DecodeChoice, ScheduledChunk, StepDraft
+from qwen3_a8w8.engine.scheduling.step_builder import DecodeChoice, ScheduledChunk, StepBuilder
 from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.engine.stats.engine_stats import StepCounters
 
@@ -116,78 +116,86 @@ class PrefillPlanner:
         self._open_chunks = []
         self._num_steps_owed = 0
 
-    def plan(self, draft: StepDraft, choice: DecodeChoice | None) -> None:
+    def plan(self, builder: StepBuilder, choice: DecodeChoice | None) -> None:
         """Fills the step's prefill dispatch, unless decoding sequences are owed a step first.
 
         Args:
-            draft: the step; its decode rows are chosen.
+            builder: the step; its decode rows are chosen.
             choice: those rows, or None without any.
         """
         if choice is not None and self._num_steps_owed > 0:
             self._num_steps_owed -= 1
-            draft.blocked = "the last chunk held up decoding sequences that haven't had their turn"
+            builder.blocked = (
+                "the last chunk held up decoding sequences that haven't had their turn"
+            )
             return
         self._num_steps_owed = 0
         self._open_chunks = [entry for entry in self._open_chunks if entry.is_wanted]
         if self._open_chunks:
-            draft.continue_chunks(self._open_chunks)
-            draft.blocked = "a prefill dispatch has layers left"
+            builder.continue_chunks(self._open_chunks)
+            builder.blocked = "a prefill dispatch has layers left"
         else:
             self._next_layer = 0
-            draft.limit_prefill(self.budget.num_tokens(is_decoding=choice is not None))
+            builder.limit_prefill(self.budget.num_tokens(is_decoding=choice is not None))
             for seq in self._queues.running:
                 if seq.is_prefilling:
-                    draft.add_chunk(seq)
-            if draft.preempted:
-                draft.blocked = "blocks were taken from running sequences in this step"
+                    builder.add_chunk(seq)
+            if builder.preempted:
+                builder.blocked = "blocks were taken from running sequences in this step"
             else:
-                self._admit(draft)
-        if not draft.chunks:
+                self._admit(builder)
+        if not builder.chunks:
             return
         end = min(self._next_layer + self._layers_per_dispatch, self._num_layers)
-        draft.set_prefill_layers(self._next_layer, end)
+        builder.set_prefill_layers(self._next_layer, end)
         self._next_layer = end
-        self._open_chunks = [] if end == self._num_layers else draft.chunks
+        self._open_chunks = [] if end == self._num_layers else builder.chunks
         if choice is not None:
             # Rows that take turns shall all have had one before the next chunk.
             self._num_steps_owed = -(-choice.num_ready // choice.batch_size) - 1
 
-    def _admit(self, draft: StepDraft) -> None:
+    def _admit(self, builder: StepBuilder) -> None:
         """Moves sequences from the queue to the running set, in order, while all limits allow."""
         waiting, running = self._queues.waiting, self._queues.running
-        if self._queues.trial is not None:
-            draft.blocked = "one sequence is tried alone, to find the cause of a failure"
-        while (first := self._queues.first_waiting) is not None and draft.has_prefill_room:
-            gang = first.gang
-            group = [seq for seq in waiting if seq.gang is gang] if gang else [first]
+        if self._queues.isolated is not None:
+            builder.blocked = "one sequence is retried in isolation, to find the cause of a failure"
+        while (first := self._queues.first_waiting) is not None and builder.has_prefill_room:
+            explicit_batch = first.explicit_batch
+            group = (
+                [seq for seq in waiting if seq.explicit_batch is explicit_batch]
+                if explicit_batch
+                else [first]
+            )
             if any(seq.num_in_flight for seq in group):
-                draft.blocked = "it was preempted with a sample in flight that isn't known yet"
+                builder.blocked = "it was preempted with a sample in flight that isn't known yet"
                 return
-            if not gang and self._blocks.is_being_computed(first, running):
-                draft.blocked = "a running sequence is computing its prefix; it waits to share it"
+            if not explicit_batch and self._blocks.is_being_computed(first, running):
+                builder.blocked = "a running sequence is computing its prefix; it waits to share it"
                 return
             num_places = self._max_running_requests - len(running)
             if len(group) > num_places:
-                draft.blocked = f"needs {len(group)} running places, {num_places} are free"
+                builder.blocked = f"needs {len(group)} running places, {num_places} are free"
                 return
             if not self._blocks.admit(group, running):
-                draft.blocked = f"its prompt doesn't fit the {self._blocks.num_free} free KV blocks"
+                builder.blocked = (
+                    f"its prompt doesn't fit the {self._blocks.num_free} free KV blocks"
+                )
                 return
             for seq in group:
                 self._queues.admit(seq)
-                self._begin(seq, draft)
+                self._begin(seq, builder)
 
-    def _begin(self, seq: Sequence, draft: StepDraft) -> None:
+    def _begin(self, seq: Sequence, builder: StepBuilder) -> None:
         num_cached_tokens = self._blocks.num_cached_tokens(seq)
         seq.num_computed_tokens = num_cached_tokens
         seq.prefill_end = len(seq.token_ids)
         if not seq.is_started:
             seq.is_started = True
-            draft.start(seq)
-        if seq.started_s is None and not seq.is_probe:
+            builder.start(seq)
+        if seq.started_s is None and not seq.is_canary:
             seq.started_s = self._clock()
             seq.num_cached_tokens = min(num_cached_tokens, seq.num_prompt_tokens)
             self._counters.count_start(
                 seq.started_s - seq.arrived_s, seq.prefill_end, num_cached_tokens
             )
-        draft.add_chunk(seq)
+        builder.add_chunk(seq)

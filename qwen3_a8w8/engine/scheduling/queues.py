@@ -35,11 +35,15 @@ class SequenceBlocks:
         if num_blocks > 0:
             seq.block_ids = (*seq.block_ids, *self._pool.allocate(num_blocks))
 
-    def extend_for_drafts(self, seq: Sequence, num_drafts: int) -> int:
+    def extend_for_drafts(self, seq: Sequence, num_draft_tokens: int) -> int:
         """Gives blocks for drafts as far as any are free; returns the drafts that have room."""
-        num_missing = self._pool.blocks_for(seq.num_total_tokens + num_drafts) - len(seq.block_ids)
+        num_missing = self._pool.blocks_for(seq.num_total_tokens + num_draft_tokens) - len(
+            seq.block_ids
+        )
         self.extend(seq, min(num_missing, self._pool.num_free))
-        return min(num_drafts, len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens)
+        return min(
+            num_draft_tokens, len(seq.block_ids) * self._pool.block_size - seq.num_total_tokens
+        )
 
     def admit(self, group: Many[Sequence], running: Many[Sequence]) -> bool:
         """Gives blocks for all known tokens of all of a group, or none at all.
@@ -52,8 +56,11 @@ class SequenceBlocks:
             group: one sequence, or the waiting members of an explicit batch.
             running: sequences with blocks.
         """
-        gang = group[0].gang
-        num_spare = sum(seq.gang is None or seq.gang is not gang for seq in running)
+        explicit_batch = group[0].explicit_batch
+        num_spare = sum(
+            seq.explicit_batch is None or seq.explicit_batch is not explicit_batch
+            for seq in running
+        )
         for i, seq in enumerate(group):
             cached = self._pool.acquire_prefix(self._reusable_keys(seq))
             seq.block_ids = tuple(cached)
@@ -128,14 +135,14 @@ class Queues:
     Attributes:
         waiting: those without blocks, lowest rank value first.
         running: those with blocks, likewise.
-        trial: the only one that may run, while one is tried alone; see `recovery.py`.
+        isolated: the only one that may run, while one is retried alone; see `recovery.py`.
     """
 
     def __init__(self, blocks: SequenceBlocks) -> None:
         self._blocks = blocks
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self.trial: Sequence | None = None
+        self.isolated: Sequence | None = None
 
     @property
     def num_waiting_tokens(self) -> int:
@@ -145,8 +152,8 @@ class Queues:
     @property
     def first_waiting(self) -> Sequence | None:
         """Who may come in next."""
-        if self.trial is not None:
-            return self.trial if self.trial.state is SequenceState.WAITING else None
+        if self.isolated is not None:
+            return self.isolated if self.isolated.state is SequenceState.WAITING else None
         return self.waiting[0] if self.waiting else None
 
     def add(self, seq: Sequence) -> None:
@@ -159,7 +166,7 @@ class Queues:
         insort(self.running, seq, key=_rank)
         seq.state = SequenceState.RUNNING
 
-    def vacate(self, seq: Sequence) -> None:
+    def preempt(self, seq: Sequence) -> None:
         """Takes a running sequence's blocks away; it waits, and will be computed anew."""
         self.running.remove(seq)
         insort(self.waiting, seq, key=_rank)
@@ -168,10 +175,10 @@ class Queues:
         seq.num_computed_tokens = 0
         seq.num_preemptions += 1
 
-    def vacate_all(self) -> None:
+    def preempt_all(self) -> None:
         """Puts every running sequence back; no step may be in flight."""
         for seq in list(self.running):
-            self.vacate(seq)
+            self.preempt(seq)
 
     def remove(self, seq: Sequence) -> None:
         """Takes a sequence that ends out, wherever it is, and its blocks with it."""

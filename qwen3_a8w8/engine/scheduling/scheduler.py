@@ -28,10 +28,10 @@ from qwen3_a8w8.engine.scheduling.queues import Queues, SequenceBlocks
 from qwen3_a8w8.engine.scheduling.step_builder import (
     DecodeChoice,
     ScheduledStep,
-    StepDraft,
+    StepBuilder,
     choose_decode,
 )
-from qwen3_a8w8.engine.sequence import Gang, Sequence, SequenceState
+from qwen3_a8w8.engine.sequence import ExplicitBatch, Sequence, SequenceState
 from qwen3_a8w8.engine.stats.engine_stats import Decision, StepCounters
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
@@ -81,21 +81,21 @@ class Scheduler:
         """
         if self._waits_for_a_sample():
             return None
-        draft = StepDraft(step_id, self._capabilities)
+        builder = StepBuilder(step_id, self._capabilities)
         choice = choose_decode(
-            self._reserve_for_decode(draft),
+            self._reserve_for_decode(builder),
             self._capabilities.decode_batch_sizes,
             self._capabilities.decode_step_s,
         )
         if choice is not None:
-            draft.set_decode(choice, self._propose_drafts(choice))
-        self.prefill.plan(draft, choice)
-        if draft.has_work:
-            self.last_decision = draft.decision()
+            builder.set_decode(choice, self._propose_drafts(choice))
+        self.prefill.plan(builder, choice)
+        if builder.has_work:
+            self.last_decision = builder.decision()
             self.counters.count(self.last_decision)
         elif not self._to_release:
             return None
-        step = draft.finish(tuple(self._to_release))
+        step = builder.finish(tuple(self._to_release))
         self._to_release.clear()
         return step
 
@@ -117,10 +117,10 @@ class Scheduler:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
             num_kept = 0
-            if work.num_drafts:
+            if work.num_draft_tokens:
                 num_kept = num_sampled[seq.seq_id] - 1
                 self._drafting = None
-            self.counters.num_drafts_kept += num_kept
+            self.counters.num_accepted_draft_tokens += num_kept
             is_own = seq.num_preemptions == work.num_preemptions
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue
@@ -133,7 +133,7 @@ class Scheduler:
         Args:
             lost_plans: plans whose results are of no use; what of them was carried out isn't known.
         """
-        self.queues.vacate_all()
+        self.queues.preempt_all()
         for plan in lost_plans:
             self._to_release += plan.release
         for seq in self.queues.waiting:
@@ -155,7 +155,7 @@ class Scheduler:
         if drafting is not None and drafting.state is SequenceState.RUNNING:
             return True  # how far it comes isn't known yet
         ready = [seq for seq in self.queues.running if seq.can_decode]
-        return len(ready) == 1 and ready[0].gang is None and ready[0].num_in_flight > 0
+        return len(ready) == 1 and ready[0].explicit_batch is None and ready[0].num_in_flight > 0
 
     def _propose_drafts(self, choice: DecodeChoice) -> tuple[int, ...]:
         """Drafts for a sequence that decodes alone, and blocks for them if there are any free."""
@@ -167,29 +167,29 @@ class Scheduler:
         self._drafting = seq if drafts else None
         return drafts
 
-    def _reserve_for_decode(self, draft: StepDraft) -> list[Sequence]:
+    def _reserve_for_decode(self, builder: StepBuilder) -> list[Sequence]:
         """Gives decoding sequences blocks for their next token; returns those that have one."""
         ready: list[Sequence] = []
-        held_up: set[Gang] = set()
+        held_up: set[ExplicitBatch] = set()
         for seq in [seq for seq in self.queues.running if seq.can_decode]:
             # Only lower ranks than the one visited are preempted, and none is visited twice.
-            is_still_ready = not draft.preempted or seq.can_decode
-            if is_still_ready and self._reserve(seq, draft):
+            is_still_ready = not builder.preempted or seq.can_decode
+            if is_still_ready and self._reserve(seq, builder):
                 ready.append(seq)
-            elif seq.gang is not None:
-                held_up.add(seq.gang)  # a member lacks a block or was preempted just now
-        return [seq for seq in ready if seq.gang not in held_up]
+            elif seq.explicit_batch is not None:
+                held_up.add(seq.explicit_batch)  # a member lacks a block or was preempted just now
+        return [seq for seq in ready if seq.explicit_batch not in held_up]
 
-    def _reserve(self, seq: Sequence, draft: StepDraft) -> bool:
+    def _reserve(self, seq: Sequence, builder: StepBuilder) -> bool:
         """Gets the block that the next token's K and V go to; False: not in this step."""
         num_missing = self._blocks.num_missing(seq)
         while num_missing > self._blocks.num_free:
             lowest = self.queues.running[-1]
             if lowest is seq:
                 return False  # it keeps what it has and waits for another one to end
-            self.queues.vacate(lowest)
+            self.queues.preempt(lowest)
             self.counters.num_preemptions += 1
-            draft.preempted.append(lowest.seq_id)
+            builder.preempted.append(lowest.seq_id)
         if num_missing > 0:
             self._blocks.extend(seq, num_missing)
         return True

@@ -63,12 +63,12 @@ def choose_decode(
     """
     if not ready:
         return None
-    group, gang = ready, ready[0].gang
-    if len({seq.gang for seq in ready}) > 1:
-        gang = min(ready, key=_turn).gang
-        group = [seq for seq in ready if seq.gang is gang]
-    if gang is not None:
-        return _choice(gang.batch_size, group, len(ready), "explicit batch")
+    group, explicit_batch = ready, ready[0].explicit_batch
+    if len({seq.explicit_batch for seq in ready}) > 1:
+        explicit_batch = min(ready, key=_turn).explicit_batch
+        group = [seq for seq in ready if seq.explicit_batch is explicit_batch]
+    if explicit_batch is not None:
+        return _choice(explicit_batch.batch_size, group, len(ready), "explicit batch")
 
     num_rows = len(group)
     if num_rows in batch_sizes:
@@ -99,7 +99,7 @@ class ScheduledWork(NamedTuple):
         seq: the sequence.
         end: positions [0, end) are computed once the step is confirmed, kept drafts left out.
         is_sampled: the step samples a token for it.
-        num_drafts: drafts the step checks for it, each of which may give one token more.
+        num_draft_tokens: drafts the step checks for it, each of which may give one token more.
         num_preemptions: the sequence's count when this was planned; a higher one since then
             means that the blocks this step wrote are no longer its own.
     """
@@ -108,7 +108,7 @@ class ScheduledWork(NamedTuple):
     end: int
     is_sampled: bool
     num_preemptions: int
-    num_drafts: int = 0
+    num_draft_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class ScheduledStep:
     follows_idle: bool = False
 
 
-class StepDraft:
+class StepBuilder:
     """Collects the parts of one step.
 
     Attributes:
@@ -258,7 +258,7 @@ class StepDraft:
             prefill_layers=self._layers,
             decode_batch_size=choice.batch_size if choice else 0,
             num_decode_rows=len(choice.rows) if choice else 0,
-            num_drafts=sum(work.num_drafts for work in self._work),
+            num_draft_tokens=sum(work.num_draft_tokens for work in self._work),
             num_ready=choice.num_ready if choice else 0,
             decode_reason=choice.reason if choice else "nothing ready",
             preempted=tuple(self.preempted),
@@ -266,11 +266,13 @@ class StepDraft:
         )
 
     def _add_work(
-        self, seq: Sequence, num_tokens: int, is_sampled: bool, num_drafts: int = 0
+        self, seq: Sequence, num_tokens: int, is_sampled: bool, num_draft_tokens: int = 0
     ) -> None:
         # Counted as done from here on: the next step may be planned before this one has run.
         seq.num_computed_tokens += num_tokens
         seq.num_in_flight += is_sampled
         self._work.append(
-            ScheduledWork(seq, seq.num_computed_tokens, is_sampled, seq.num_preemptions, num_drafts)
+            ScheduledWork(
+                seq, seq.num_computed_tokens, is_sampled, seq.num_preemptions, num_draft_tokens
+            )
         )

@@ -21,7 +21,7 @@ class Decision:
         prefill_layers: layers [begin, end) that they went through.
         decode_batch_size: size of its decode dispatch, 0 without one.
         num_decode_rows: live rows in it.
-        num_drafts: drafts it checks.
+        num_draft_tokens: drafts it checks.
         num_ready: sequences that could have decoded.
         decode_reason: why that size and those rows.
         preempted: sequences whose blocks were taken away for it.
@@ -34,7 +34,7 @@ class Decision:
     prefill_layers: tuple[int, int]
     decode_batch_size: int
     num_decode_rows: int
-    num_drafts: int
+    num_draft_tokens: int
     num_ready: int
     decode_reason: str
     preempted: tuple[int, ...]
@@ -55,8 +55,8 @@ class StepCounters:
         num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
-        num_drafts: drafts that were checked.
-        num_drafts_kept: those of them that came true, each a token without a step of its own.
+        num_draft_tokens: drafts that were checked.
+        num_accepted_draft_tokens: those of them that came true, each a token without a step of its own.
         num_following_steps: steps done that came right after another, with work in between.
         following_device_time_s: seconds that the device computed in them.
         host_gap_s: seconds that the device waited for them.
@@ -71,8 +71,8 @@ class StepCounters:
     num_failed_steps: int = 0
     num_decode_rows: int = 0
     decode_batches: dict[int, int] = field(default_factory=dict)
-    num_drafts: int = 0
-    num_drafts_kept: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_draft_tokens: int = 0
     num_following_steps: int = 0
     following_device_time_s: float = 0.0
     host_gap_s: float = 0.0
@@ -97,7 +97,7 @@ class StepCounters:
     def count(self, decision: Decision) -> None:
         """Adds a step."""
         self.num_steps += 1
-        self.num_drafts += decision.num_drafts
+        self.num_draft_tokens += decision.num_draft_tokens
         self.num_prefill_tokens += decision.num_prefill_tokens
         if decision.decode_batch_size:
             num_before = self.decode_batches.get(decision.decode_batch_size, 0)

@@ -100,7 +100,7 @@ class RequestStats:
 
     def count_tokens(self, seq: Sequence, num_tokens: int, now_s: float) -> None:
         """Adds tokens that a step has given a sequence."""
-        if not num_tokens or seq.is_probe:
+        if not num_tokens or seq.is_canary:
             return
         self.num_generated_tokens += num_tokens
         if seq.last_token_s is not None:

@@ -20,7 +20,7 @@ from qwen3_a8w8.openai.chat.shapes import (
     make_message_call,
 )
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import AnsweredRequest, make_usage
+from qwen3_a8w8.openai.response import ResponseContext, make_usage
 from qwen3_a8w8.text.output_processor import LogprobEntry, OutputDelta
 from qwen3_a8w8.text.tool_calls import collect_calls
 
@@ -35,7 +35,7 @@ class ChatStream:
 
     def __init__(
         self,
-        request: AnsweredRequest,
+        request: ResponseContext,
         parsing: ChatParsing | None = None,
     ) -> None:
         """Makes the stream.
@@ -173,7 +173,7 @@ class ChatCollector:
 
     def __init__(
         self,
-        request: AnsweredRequest,
+        request: ResponseContext,
         parsing: ChatParsing | None = None,
     ) -> None:
         """Makes the collector; arguments as for `ChatStream`."""
@@ -260,7 +260,7 @@ def _response_choice(
 class ChatAnswer:
     """Messages; implements `openai.answer.Answer`."""
 
-    request: AnsweredRequest
+    request: ResponseContext
     parsing: ChatParsing
 
     def stream(self) -> ChatStream:

@@ -14,7 +14,7 @@ from qwen3_a8w8.openai.completions.shapes import (
     put_prompt_before,
 )
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import AnsweredRequest, Usage, make_usage
+from qwen3_a8w8.openai.response import ResponseContext, Usage, make_usage
 from qwen3_a8w8.text.output_processor import FinishReason, LogprobEntry, OutputDelta
 
 
@@ -27,7 +27,7 @@ class CompletionStream:
 
     def __init__(
         self,
-        request: AnsweredRequest,
+        request: ResponseContext,
         echo_texts: Sequence[str] = (),
     ) -> None:
         """Makes the stream.
@@ -135,7 +135,7 @@ class CompletionCollector:
 
     def __init__(
         self,
-        request: AnsweredRequest,
+        request: ResponseContext,
         echo_texts: Sequence[str] = (),
         echo_tokens: Sequence[str] = (),
     ) -> None:
@@ -212,7 +212,7 @@ class CompletionAnswer:
         echo_tokens: for `echo` with log-probabilities, the first token of each choice's prompt.
     """
 
-    request: AnsweredRequest
+    request: ResponseContext
     echo_texts: tuple[str, ...] = ()
     echo_tokens: tuple[str, ...] = ()
 

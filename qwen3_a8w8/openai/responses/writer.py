@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from qwen3_a8w8.openai.chat.choice import ChatChoice, ChatParsing
 from qwen3_a8w8.openai.chat.writer import check_all_finished
 from qwen3_a8w8.openai.errors import error_body
-from qwen3_a8w8.openai.response import AnsweredRequest
+from qwen3_a8w8.openai.response import ResponseContext
 from qwen3_a8w8.openai.responses.output import ResponsesOutput
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
 from qwen3_a8w8.openai.responses.shapes import (
@@ -38,7 +38,7 @@ class ResponsesAnswer:
 
     body: ResponsesRequest
     on_done: OnDone | None
-    request: AnsweredRequest
+    request: ResponseContext
     parsing: ChatParsing
 
     def stream(self) -> ResponsesStream:
