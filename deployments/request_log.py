@@ -1,7 +1,7 @@
-"""What the log says of requests that were refused.
+"""Logs refused requests in one line.
 
-Serve logs whatever a replica's method raises at ERROR with its traceback. A request that its client
-has to change, or that comes to a full queue, is no failure of the replica: one line.
+Serve logs every exception of a replica's method at ERROR with its traceback. An invalid request,
+or one that meets a full queue, isn't a failure of the replica.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ _LEVELS = ((InvalidRequestError, logging.INFO), (CapacityError, logging.WARNING)
 
 
 class RefusalFilter(logging.Filter):
-    """Makes a line of the traceback of a refusal; everything else passes as it is."""
+    """Replaces the traceback of a refusal by one line; other records pass unchanged."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Changes the record in place; False where the logger isn't to show its new level."""
+        """Changes the record in place; False if the logger doesn't log its new level."""
         error = record.exc_info[1] if record.exc_info else None
         level = next((level for kind, level in _LEVELS if isinstance(error, kind)), None)
         if level is None:
             return True
         record.levelno, record.levelname = level, logging.getLevelName(level)
-        # A message may show what the client wrote, newlines and all.
+        # A message may contain the client's text, including newlines.
         record.msg, record.args = "request refused: %s", (" ".join(str(error).split()),)
         record.exc_info = record.exc_text = None
         return logging.getLogger(record.name).isEnabledFor(level)
