@@ -97,7 +97,7 @@ def test_request_refused_for_concurrency_does_not_count_for_the_minute():
     limits = KeyLimits(1, 2, clock_s=lambda: 0.0)
     limits.start(0)
     for _ in range(5):
-        with pytest.raises(RateLimitError, match="under way"):
+        with pytest.raises(RateLimitError, match="1 running requests"):
             limits.start(0)
     limits.end(0)
     limits.start(0)

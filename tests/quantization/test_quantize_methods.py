@@ -200,7 +200,7 @@ def test_options_that_make_no_sense_are_refused(options, said):
 
 def test_calibration_for_another_vocabulary_is_refused(source, tmp_path):
     options = QuantizeOptions(calibration=((1, 512),))
-    with pytest.raises(ConfigError, match="sequence 0 holds the token id 512, expected 0 to 511"):
+    with pytest.raises(ConfigError, match="sequence 0 has the token id 512, expected 0 to 511"):
         quantize_checkpoint(source[0], tmp_path / "dst", options=options)
 
 

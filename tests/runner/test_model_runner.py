@@ -270,7 +270,9 @@ def test_chunk_that_skipped_the_first_layers_is_refused(drafting_runner):
     sequences = Sequences(drafting_runner)
     sequences.execute(start=(begin(0), begin(1)), prefill=(chunk(0),), prefill_layers=(0, 1))
     stranger = chunk(1, blocks=(2,))
-    with pytest.raises(InvalidRequestError, match="chunk of sequence 1 hasn't gone through"):
+    with pytest.raises(
+        InvalidRequestError, match="chunk of sequence 1 hasn't been computed through"
+    ):
         sequences.execute(prefill=(chunk(0), stranger), prefill_layers=(1, 2))
     result = sequences.execute(prefill=(chunk(0),), prefill_layers=(1, 2))
     assert [token.seq_id for token in result.sampled] == [0]
@@ -279,7 +281,7 @@ def test_chunk_that_skipped_the_first_layers_is_refused(drafting_runner):
 
 def test_layers_without_groups_are_refused(runner):
     sequences = Sequences(runner)
-    with pytest.raises(InvalidRequestError, match=r"no group of layers .* it has \[\]"):
+    with pytest.raises(InvalidRequestError, match=r"isn't a group of layers .* it has \[\]"):
         sequences.execute(start=(begin(),), prefill=(chunk(),), prefill_layers=(0, 1))
 
 

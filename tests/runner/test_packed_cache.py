@@ -233,7 +233,7 @@ def test_file_left_by_a_killed_process_is_removed(models, tmp_path):
 def test_chosen_directory_that_cannot_be_used_is_an_error(models, tmp_path):
     (tmp_path / "file").write_text("")
     cache = cache_at(tmp_path / "file" / "cache", is_required=True)
-    with pytest.raises(ConfigError, match=r"packed weights can't be kept in .*file/cache"):
+    with pytest.raises(ConfigError, match=r"packed weights can't be stored in .*file/cache"):
         logits_with(models[True], cache)
 
 

@@ -262,7 +262,7 @@ def test_two_tools_of_one_name_are_refused_with_the_place_of_the_second():
     assert error.param == "tools[2].function.name"
     assert str(error) == (
         'tools[2].function.name is "look", which is the name of tools[0] too; give each function '
-        "a name of its own"
+        "a different name for each function"
     )
 
 
