@@ -187,7 +187,7 @@ def test_suggestion_compares_linears_with_their_own_kind():
         ({"method": "awq"}, "expected one of rtn, smoothquant, smoothquant"),
         ({"method": "smoothquant"}, "needs calibration data"),
         ({"scale_search": "max"}, "absmax, mse"),
-        ({"keep_float": ("(",)}, "no regular expression"),
+        ({"keep_float": ("(",)}, "isn't a regular expression"),
         ({"calibration": ((),)}, "empty sequence"),
         ({"alpha": 1.5}, "from 0 to 1"),
         ({"damping": 0.0}, "above 0"),

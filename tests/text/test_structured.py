@@ -261,8 +261,8 @@ def test_two_tools_of_one_name_are_refused_with_the_place_of_the_second():
     error = refusal_of(tools=[*TOOLS, TOOLS[0]])
     assert error.param == "tools[2].function.name"
     assert str(error) == (
-        'tools[2].function.name is "look", which is the name of tools[0] too; give each function '
-        "a different name for each function"
+        'tools[2].function.name is "look", which is the name of tools[0] too; use a different '
+        "name for each function"
     )
 
 
