@@ -154,7 +154,7 @@ async def test_request_that_cannot_be_computed_is_not_sent_again():
 async def test_time_limit_goes_on_running_over_a_loss(monkeypatch):
     now_s = 100.0
     # Not the clock of the whole process: the event loop needs it.
-    monkeypatch.setattr("deployments.resume.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr("deployments.replicas.failover.time", SimpleNamespace(monotonic=lambda: now_s))
     model = CountingModel(2, 4)
     sent = []
 
