@@ -1,7 +1,7 @@
 """One token sequence on its way through the engine, and a batch that stays together.
 
-Holds the state that scheduling turns on: which tokens are known, which positions
-are computed, which blocks they are in. Takes no decision; `scheduler.py` does.
+Holds the state that scheduling depends on: which tokens are known, which positions
+are computed, which blocks they are in. Takes no decision; `scheduling/scheduler.py` does.
 
 Counting with a step in flight: `token_ids` are known to this process,
 `num_in_flight` more have been (or are about to be) sampled on the device.
@@ -39,7 +39,6 @@ class Sequence:
         sampling: settings, with the seed filled in and `n` = 1.
         stop_token_ids: ids that end it.
         max_tokens: most output tokens, after clamping to the room there is.
-        is_clamped: whether that is less than what was asked for.
         rank: lower ones go first: its priority, then its place in the order of arrival.
         explicit_batch: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
@@ -73,7 +72,6 @@ class Sequence:
         "finish_reason",
         "first_token_s",
         "is_canary",
-        "is_clamped",
         "is_started",
         "last_decode_step",
         "last_token_s",
@@ -121,7 +119,6 @@ class Sequence:
         self.sampling = sampling
         self.stop_token_ids = stop_token_ids
         self.max_tokens = max_tokens
-        self.is_clamped = sampling.max_tokens is not None and max_tokens < sampling.max_tokens
         self.explicit_batch = explicit_batch
         self.state = SequenceState.WAITING
         self.finish_reason: FinishReason | None = None
@@ -188,11 +185,11 @@ class Sequence:
         return self._block_keys
 
     def propose_drafts(self, max_drafts: int) -> tuple[int, ...]:
-        """Guesses of the tokens after the known ones, as many as it could still take.
+        """Draft tokens after the known ones, as many as it could still take.
 
         Meant for a sequence without samples in flight.
         """
-        # Drafts that are kept give one token more than they are.
+        # A step gives one token more than it accepts draft tokens.
         max_drafts = min(max_drafts, self.max_tokens - self.num_output_tokens - 1)
         if max_drafts <= 0:
             return ()
@@ -213,7 +210,7 @@ class Sequence:
     def append(self, token_id: int) -> FinishReason | None:
         """Takes in a sampled token and says whether it ends the sequence."""
         # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
-        # comes all the same, the form of the answer allows nothing else.
+        # comes all the same, the grammar allows nothing else.
         sampling, num_before = self.sampling, self.num_output_tokens
         may_stop = sampling.structured is not None or num_before >= sampling.min_tokens
         self.token_ids.append(token_id)

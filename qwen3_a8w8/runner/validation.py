@@ -171,8 +171,8 @@ class _PlanCheck:
         if num_draft_tokens > most:
             self.fail(
                 "decode",
-                f"sequence {row.seq_id} has {num_draft_tokens} drafts, a row of a batch of {batch_size} "
-                f"may have {most} here",
+                f"sequence {row.seq_id} has {num_draft_tokens} draft tokens, a row of a batch of "
+                f"{batch_size} may have {most} here",
             )
         for token_id in row.draft_token_ids:
             if not 0 <= token_id < self.capabilities.vocab_size:

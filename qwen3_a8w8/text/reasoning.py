@@ -14,14 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
-def partial_tail(text: str, tag: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `tag`, but not all of it."""
-    for length in range(min(len(text), len(tag) - 1), 0, -1):
-        if text.endswith(tag[:length]):
-            return length
-    return 0
-
+from qwen3_a8w8.text.structured import Thinking
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
@@ -48,6 +41,13 @@ def initial_state(prompt: str) -> ReasoningState:
     if tail.endswith(THINK_CLOSE):
         return ReasoningState.CONTENT
     return ReasoningState.UNDECIDED
+
+
+def thinking_after(state: ReasoningState) -> Thinking:
+    """Where the grammar of a chat answer starts to apply, by how its prompt ends."""
+    if state is ReasoningState.UNDECIDED:
+        return Thinking.OPTIONAL
+    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +116,11 @@ class ReasoningParser:
             shown = shown.lstrip("\n")
             self._is_reasoning_begun = bool(shown)
         return shown
+
+
+def partial_tail(text: str, tag: str) -> int:
+    """Length of the longest end of `text` that is a beginning of `tag`, but not all of it."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

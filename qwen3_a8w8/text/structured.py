@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.nesting import depth_of, grammar_nesting, regex_nesting
-from qwen3_a8w8.text.reasoning import ReasoningState
 
 MAX_GRAMMAR_CHARS = 2**18
 """Longest schema, expression or grammar, and all choices together."""
@@ -37,13 +36,6 @@ class Thinking(Enum):
     """With the first token, or behind a think block that the answer begins with."""
     OPEN = "open"
     """Behind the think block that the prompt has opened."""
-
-
-def thinking_after(state: ReasoningState) -> Thinking:
-    """Where the form of a chat answer begins to hold, by how its prompt ends."""
-    if state is ReasoningState.UNDECIDED:
-        return Thinking.OPTIONAL
-    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")

@@ -82,9 +82,9 @@ class QueueLimit:
         num_excess = len(sequences) - self.room
         if num_excess > 0:
             raise CapacityError(
-                f"{self._num_active} sequences are running or waiting and {len(sequences)} more are "
-                f"asked for, but {self._num_active + self.room} is the limit (max_running_requests "
-                f"{config.max_running_requests} + max_queued_requests "
+                f"{self._num_active} sequences are running or waiting and {len(sequences)} more "
+                f"are asked for, but {self._num_active + self.room} is the limit "
+                f"(max_running_requests {config.max_running_requests} + max_queued_requests "
                 f"{config.max_queued_requests}); try again later or raise the limits",
                 retry_after_s=self._retry_after_s(self._ends, num_excess),
             )
