@@ -121,7 +121,7 @@ class EngineCore:
         return self._error
 
     def sequence(self, seq_id: int) -> Sequence:
-        """A live sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
+        """An active sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
 
         Raises:
             KeyError: it has ended or never was.
@@ -201,11 +201,11 @@ class EngineCore:
 
         Returns:
             A plan to execute after every earlier one, or None when there is nothing to do now:
-            idle, `lookahead` + 1 plans in flight, or all that is left depends on a result.
+            idle, `lookahead` + 1 plans in flight, or all that remains depends on a result.
 
         Raises:
-            EngineDeadError: nothing is in flight and yet no live sequence can go on, which is a
-                defect of the scheduler; better said than hung. The caller goes on with `fail_all`.
+            EngineDeadError: nothing is in flight and yet no sequence can continue, which is a
+                defect of the scheduler; better raised than hung. The caller calls `fail_all`.
         """
         plan = None if self._error is not None else self._steps.plan()
         if plan is not None:
@@ -245,7 +245,7 @@ class EngineCore:
 
         Raises:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
-                the caller goes on with `fail_all`.
+                the caller calls `fail_all`.
         """
         return [] if self._error is not None else self._steps.complete(result)
 
@@ -259,7 +259,7 @@ class EngineCore:
             error: what the runner said.
 
         Raises:
-            EngineDeadError: the runner fails whatever it is given; the caller goes on with
+            EngineDeadError: the runner fails whatever it is given; the caller calls
                 `fail_all`.
         """
         if self._error is None:
@@ -283,7 +283,7 @@ class EngineCore:
         return self._active.end_all(self._error, self._steps.stop())
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of the engine's state and counters."""
         counters = self._scheduler.counters
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(

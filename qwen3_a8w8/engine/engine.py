@@ -24,8 +24,8 @@ from qwen3_a8w8.errors import EngineDeadError
 class Engine:
     """Serves requests in this process. Not thread-safe: one thread at a time may call.
 
-    Calls may be interleaved, though: while one `stream` is read, others (or `generate`) go
-    on, and events are kept for whoever they belong to.
+    Calls may be interleaved, though: while one `stream` is read, others (or `generate`) may run,
+    and events are kept for the call that they belong to.
     """
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
@@ -44,7 +44,7 @@ class Engine:
         """Schedule, run, update: completes one step, after sending as many as lookahead allows.
 
         If the runner fails for one sequence only, that one gets its last event here, with the
-        error; if it fails whatever it is given, every live sequence does.
+        error; if it fails whatever it is given, every sequence does.
 
         Returns:
             Whether there was anything to do.
@@ -72,7 +72,7 @@ class Engine:
             self._answers.put(error)
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of the engine's state and counters."""
         return self._core.stats()
 
     def generate(
@@ -125,7 +125,7 @@ class Engine:
         """Yields the events of one request (its `n` sequences interleaved) as they happen.
 
         The request is checked by this call and queued by the first `next`, so that an iterator
-        that is never read holds nothing. Closing it aborts what is still live.
+        that is never read holds nothing. Closing it aborts what is still active.
 
         Raises:
             InvalidRequestError: the request can't be served.
@@ -137,7 +137,7 @@ class Engine:
         return self._stream(request)
 
     def close(self) -> None:
-        """Ends what is live, waits for the step in flight and closes the runner; idempotent."""
+        """Ends what is active, waits for the step in flight and closes the runner; idempotent."""
         for event in self._core.fail_all(
             EngineDeadError("the engine has been closed", was_computing=False)
         ):
@@ -162,7 +162,7 @@ class Engine:
         return collector.outputs()
 
     def _may_add(self, request: EngineRequest, collector: Collector) -> bool:
-        # With nothing of our own to wait for, `add` shall say why there is no room.
+        # With nothing of its own to wait for, `add` raises why there is no room.
         return self._core.has_room(request) or not collector.active
 
     def _stream(self, request: EngineRequest) -> Iterator[TokenEvent]:
@@ -191,7 +191,7 @@ class Engine:
         return seq_ids
 
     def _release(self, collector: Collector) -> None:
-        """Ends what is live of a call; when nothing is left at all, empties the runner too."""
+        """Ends what is active of a call; when nothing at all is left, empties the runner too."""
         for seq_id in collector.seq_ids:
             self._core.abort(seq_id)
             del self._events[seq_id]

@@ -94,8 +94,8 @@ class TokenEvent:
 
     Attributes:
         seq_id: the sequence.
-        token_ids: new tokens, usually one, more where drafts were kept; the token that ended it
-            is included.
+        token_ids: new tokens, usually one, more where draft tokens were accepted; the one that
+            ended it is included.
         logprobs: one entry per new token, None where the request didn't ask.
         finish_reason: "stop" (a stop token), "length", "timeout", "abort", "error", or None while
             it goes on. Exactly one event of a sequence has a reason, and it is the last.

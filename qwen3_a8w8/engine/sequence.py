@@ -43,7 +43,7 @@ class Sequence:
         explicit_batch: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
-        is_started: whether the runner knows it.
+        is_started: whether it is registered with the runner.
         shares_blocks: whether others may have the blocks of its prefix, and it theirs.
         is_canary: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
@@ -198,7 +198,7 @@ class Sequence:
         return self._lookup.propose(self.token_ids, max_drafts)
 
     def start_message(self) -> SequenceStart:
-        """What the runner has to know of it."""
+        """What the runner needs of it."""
         return SequenceStart(
             seq_id=self.seq_id,
             prompt_token_ids=tuple(self.token_ids[: self.num_prompt_tokens]),
@@ -208,7 +208,7 @@ class Sequence:
         )
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Takes in a sampled token and says whether it ends the sequence."""
+        """Adds a sampled token; returns the finish reason if it ends the sequence."""
         # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
         # comes all the same, the grammar allows nothing else.
         sampling, num_before = self.sampling, self.num_output_tokens
@@ -220,7 +220,7 @@ class Sequence:
 
 
 class ExplicitBatch:
-    """The sequences of an explicit batch: they decode together, and with nobody else.
+    """The sequences of an explicit batch: they decode together, and with no others.
 
     Attributes:
         batch_size: size of every decode dispatch of the batch, also after rows have ended.
@@ -235,12 +235,12 @@ class ExplicitBatch:
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether no live member has to be admitted or prefilled any more."""
+        """Whether no member has to be admitted or prefilled any more."""
         return not any(
             member.state is SequenceState.WAITING or member.is_prefilling for member in self.members
         )
 
     def dissolve(self) -> None:
-        """Lets the members go on as independent sequences."""
+        """Makes the members independent sequences."""
         for member in self.members:
             member.explicit_batch = None

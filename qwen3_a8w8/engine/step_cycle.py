@@ -39,7 +39,7 @@ class InFlight:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a step is in flight whose result will be of no use."""
+        """Whether a step is in flight whose result won't be used."""
         return self._num_lost > 0
 
     @property
@@ -185,7 +185,7 @@ class StepCycle:
         scheduler: Scheduler,
         pool: BlockPool,
         queue_limit: QueueLimit,
-        live: ActiveSequences,
+        active: ActiveSequences,
         recovery: Recovery,
         *,
         lookahead: int,
@@ -197,7 +197,7 @@ class StepCycle:
             scheduler: composes steps.
             pool: its KV blocks, to look at.
             queue_limit: counts what starts.
-            live: sequences that have not ended.
+            active: sequences that have not ended.
             recovery: what is tried after a step that failed.
             lookahead: plans that may be made before the result of the last one is in.
             clock: seconds.
@@ -205,7 +205,7 @@ class StepCycle:
         self._scheduler = scheduler
         self._pool = pool
         self._queue_limit = queue_limit
-        self._active = live
+        self._active = active
         self._recovery = recovery
         self._lookahead = lookahead
         self._clock = clock
@@ -224,7 +224,7 @@ class StepCycle:
         """Makes the next plan, or none; see `EngineCore.plan_step`.
 
         Raises:
-            EngineDeadError: nothing is in flight and yet no live sequence can go on.
+            EngineDeadError: nothing is in flight and yet no active sequence can continue.
         """
         if len(self._in_flight) > self._lookahead:
             return None
@@ -236,7 +236,7 @@ class StepCycle:
         if step is None:
             if len(self._active) and not len(self._in_flight):
                 raise EngineDeadError(
-                    f"{len(self._active)} sequences are live, but none can be scheduled: "
+                    f"{len(self._active)} sequences are active, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
                     f"last decision {self._scheduler.last_decision}"
                 )

@@ -96,7 +96,7 @@ class SequenceFactory:
         explicit_batch: ExplicitBatch | None,
     ) -> Sequence:
         sampling = replace(request.sampling, seed=seed, n=1)
-        # Without a prefix cache only the answers to one prompt share its blocks, while they live.
+        # Without a prefix cache only the answers to one prompt share its blocks, while they run.
         is_cached = self._config.enable_prefix_caching
         eos = () if sampling.ignore_eos else self._capabilities.eos_token_ids
         seq = Sequence(
@@ -239,8 +239,8 @@ def batch_output_limits(
 ) -> list[int]:
     """Each request's `max_tokens` such that a whole explicit batch fits the KV cache to its end.
 
-    Members of a batch wait for each other, so one that lost its blocks to another could never
-    get them back: what isn't needed to begin is shared out evenly beforehand.
+    Members of a batch wait for each other, so one that was preempted for another could never be
+    admitted again: blocks that aren't needed at the start are divided evenly beforehand.
     """
     num_begin = [_blocks_to_begin(request, capabilities) for request in requests]
     num_spare = (capabilities.num_kv_blocks - 1 - sum(num_begin)) // len(requests)

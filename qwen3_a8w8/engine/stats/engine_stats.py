@@ -1,4 +1,4 @@
-"""What the engine has done and holds right now, in numbers.
+"""What the engine has done, and its state right now, in numbers.
 
 `StepCounters` only grow; `EngineStats` is a snapshot for metrics, logs and tests.
 """
@@ -24,7 +24,7 @@ class Decision:
         num_draft_tokens: draft tokens that it checks.
         num_ready: sequences that could have decoded.
         decode_reason: why that size and those rows.
-        preempted: sequences whose blocks were taken away for it.
+        preempted: sequences that were preempted for it.
         blocked: why no prompt, or not the first waiting one, went on in it, or "".
     """
 
@@ -50,7 +50,7 @@ class StepCounters:
         num_prefill_tokens: positions computed by prefill, recomputation included.
         num_prefix_query_tokens: prompt tokens looked up in the prefix cache.
         num_prefix_hit_tokens: those of them that were found.
-        num_preemptions: times a sequence lost its blocks.
+        num_preemptions: times a sequence was preempted.
         queue_times: seconds that sequences had waited when they were first admitted.
         num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
