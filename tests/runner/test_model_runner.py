@@ -237,8 +237,8 @@ def decode_one(drafts=(), blocks=(1,), size=1):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (decode_one((1,) * 8), "decode: sequence 0 has 8 drafts, a row of a batch of 1 may have 7"),
-        (decode_one((1,), size=16), "has 1 drafts, a row of a batch of 16 may have 0"),
+        (decode_one((1,) * 8), "decode: sequence 0 has 8 draft tokens, a row of a batch of 1 may have 7"),
+        (decode_one((1,), size=16), "has 1 draft tokens, a row of a batch of 16 may have 0"),
         (decode_one((512,)), "the draft 512, the vocabulary has ids 0 to 511"),
         (
             {
