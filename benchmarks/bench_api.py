@@ -201,7 +201,7 @@ async def measure_streams(
 
 
 async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
-    """The runner in an actor, the router here. Nothing piles up: the reader is next to it."""
+    """The runner in an actor, the batch router here. Nothing piles up: the reader is next to it."""
     from deployments.engine.batch_router import BatchRouter
     from deployments.engine.npu_actor import RemoteNpuActor
     from deployments.engine.step_channel import StepChannel
@@ -211,13 +211,12 @@ async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
     actor = RemoteNpuActor.options(num_cpus=0).remote(MODEL, config, FACTORY)
     await actor.start.remote()
     channel = await StepChannel.connect(await actor.listen.remote())
-    router = BatchRouter(
-        EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.execute
-    )
+    router = BatchRouter(EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.send)
+    channel.start(router.take)
     try:
         return await measure_streams("engine->router", None, router.submit, num_tokens)
     finally:
-        await router.close()
+        router.close()
         await channel.close()
         await actor.close.remote()
 

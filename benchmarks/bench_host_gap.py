@@ -74,10 +74,10 @@ def in_process(model: str, config: EngineConfig, count: int, num_tokens: int) ->
 
 
 def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -> dict[str, Any]:
-    """The same with the runner in an actor and the router here."""
+    """The same with the runner in an actor and the batch router here."""
     import ray
 
-    from deployments.engine.batch_router import BatchRouter, collect
+    from deployments.engine.batch_router import BatchRouter
     from deployments.engine.npu_actor import RemoteNpuActor
     from deployments.engine.step_channel import StepChannel
 
@@ -86,18 +86,19 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
 
     async def run() -> dict[str, Any]:
         channel = await StepChannel.connect(await actor.listen.remote())
-        router = BatchRouter(EngineCore(capabilities, config), channel.execute)
+        router = BatchRouter(EngineCore(capabilities, config), channel.send)
+        channel.start(router.take)
 
         async def generate(num_new_tokens: int) -> None:
             requests = make_requests(count, num_new_tokens, capabilities.vocab_size)
-            streams = [(router.submit(request), request) for request in requests]
-            await asyncio.gather(*(collect(stream, request, 0) for stream, request in streams))
+            streams = [router.submit(request) for request in requests]
+            await asyncio.gather(*(stream.whole() for stream in streams))
 
         await generate(8)
         before = router.stats()
         await generate(num_tokens)
         figures = gap_of(router.stats(), before)
-        await router.close()
+        router.close()
         await channel.close()
         return figures
 

@@ -15,7 +15,7 @@ from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
-from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 FIRST_WORD = 1000
@@ -63,7 +63,7 @@ class InstantEngine:
                 finish_reason="length" if stop == num_tokens else None,
             )
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
         raise NotImplementedError(f"{len(requests)} requests: this engine streams only")
 
     async def capabilities(self) -> RunnerCapabilities:

@@ -1,8 +1,8 @@
-"""The async shell of the batch router: drives an `EngineCore` against an executor.
+"""The batch router: drives an `EngineCore` for any number of asynchronous readers.
 
-Plan N+1 is sent before the result of plan N is in (the core's `lookahead`), new
-requests wake the loop, and nothing polls. All decisions are the core's. Knows
-neither Ray nor text; it belongs to one event loop and is called only from there.
+Plan N+1 is sent before the answer to plan N is in (the core's `lookahead`), and nothing polls.
+All decisions are the core's. Knows neither Ray nor text; it belongs to one event loop and is
+called only from there.
 """
 
 from __future__ import annotations
@@ -10,23 +10,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepPlan, StepResult
-from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.stats.engine_stats import EngineStats
-from qwen3_a8w8.errors import EngineDeadError, StepFailedError
+from qwen3_a8w8.errors import EngineDeadError
 
 logger = logging.getLogger(__name__)
 
-Execute = Callable[[StepPlan], Awaitable[StepResult]]
-"""Sends a plan and gives a future of its result; plans run in the order of the calls."""
-
 
 class TokenStream:
-    """Events of one sequence on their way from the router to one reader.
+    """Events of one sequence on their way from the batch router to one reader.
 
     What has piled up while the reader was away is handed over as one event, so a slow
     reader costs one message, not one per token. Nothing is ever held back from a reader
@@ -36,7 +32,7 @@ class TokenStream:
     def __init__(self, seq_id: int) -> None:
         self.seq_id = seq_id
         self._events: list[TokenEvent] = []
-        self._reader: asyncio.Future[None] | None = None  # where it waits
+        self._reader: asyncio.Future[None] | None = None
         self._is_over = False
 
     def push(self, event: TokenEvent) -> None:
@@ -60,11 +56,11 @@ class TokenStream:
         if not self._events:
             self._reader = asyncio.get_running_loop().create_future()
             await self._reader
-        event = merge_events(self._events)
+        event = TokenEvent.merged(self._events)
         self._events = []
         self._is_over = event.finish_reason is not None
         if event.error is not None and event.token_ids:
-            # The tokens first: they count, whoever resumes the sequence builds on them.
+            # The tokens first: whoever resumes the sequence builds on them.
             self._is_over = False
             self.push(TokenEvent(self.seq_id, finish_reason="error", error=event.error))
             return TokenEvent(
@@ -78,22 +74,14 @@ class TokenStream:
             raise event.error
         return event
 
+    async def whole(self) -> TokenEvent:
+        """All events of the sequence, up to its end, as one.
 
-def merge_events(events: list[TokenEvent]) -> TokenEvent:
-    """One event that says what `events` (of one sequence, in order, at least one) say."""
-    last = events[-1]
-    if len(events) == 1:
-        return last
-    return TokenEvent(
-        seq_id=last.seq_id,
-        token_ids=tuple(token_id for event in events for token_id in event.token_ids),
-        logprobs=tuple(entry for event in events for entry in event.logprobs),
-        finish_reason=last.finish_reason,
-        stop_token_id=last.stop_token_id,
-        num_cached_tokens=max(event.num_cached_tokens for event in events),
-        error=last.error,
-        prompt_tokens=next((event.prompt_tokens for event in events if event.prompt_tokens), ()),
-    )
+        Raises:
+            RequestFailedError: the sequence can't be computed.
+            EngineDeadError: the engine died before the sequence ended.
+        """
+        return TokenEvent.merged([event async for event in self])
 
 
 class BatchRouter:
@@ -103,18 +91,23 @@ class BatchRouter:
     RequestFailedError, with an EngineDeadError, or silently because its reader has gone.
     """
 
-    def __init__(self, core: EngineCore, execute: Execute) -> None:
+    def __init__(self, core: EngineCore, send: Callable[[StepPlan], None]) -> None:
+        """Takes over an idle engine.
+
+        Args:
+            core: the engine.
+            send: sends a plan to the runner and returns at once. Plans are executed in this order,
+                and `take` is called with each one's answer, in the same order.
+        """
         self._core = core
-        self._execute = execute
+        self._send = send
         self._streams: dict[int, TokenStream] = {}
-        self._in_flight: deque[tuple[int, asyncio.Future[StepResult]]] = deque()
-        self._news = asyncio.Event()
+        self._is_planning_due = False
         self._last_progress_s = time.monotonic()
-        self._task = asyncio.create_task(self._run(), name="router")
 
     @property
     def core(self) -> EngineCore:
-        """The engine's brain, to look at."""
+        """The engine, to look at."""
         return self._core
 
     @property
@@ -128,7 +121,7 @@ class BatchRouter:
 
     def stalled_s(self) -> float:
         """Seconds since the last step ended while there is work; 0.0 without work."""
-        if not self._core.num_active_sequences and not self._in_flight:
+        if not self._core.num_active_sequences and not self._core.num_in_flight:
             return 0.0
         return time.monotonic() - self._last_progress_s
 
@@ -140,8 +133,9 @@ class BatchRouter:
             CapacityError: the queue is full.
             EngineDeadError: the engine is gone.
         """
+        is_idle = self._is_idle
         (seq_id,) = self._core.add(request)
-        return self._watch([seq_id])[0]
+        return self._open_streams([seq_id], is_idle)[0]
 
     def submit_batch(self, requests: list[EngineRequest]) -> list[TokenStream]:
         """Queues an explicit batch, which decodes as one; see `EngineCore.add_batch`.
@@ -152,68 +146,66 @@ class BatchRouter:
             CapacityError: the queue is full.
             EngineDeadError: the engine is gone.
         """
-        return self._watch(self._core.add_batch(requests))
+        is_idle = self._is_idle
+        return self._open_streams(self._core.add_batch(requests), is_idle)
 
     def abort(self, stream: TokenStream) -> None:
         """Ends a sequence whose reader has gone; may be repeated."""
         if self._streams.pop(stream.seq_id, None) is not None:
             self._core.abort(stream.seq_id)
-            self._news.set()  # its blocks may let others in; the runner is to forget it
+            self._plan_soon()  # its blocks may let others in, and the runner has to release it
+
+    def take(self, answer: StepResult | Exception) -> None:
+        """Takes in the answer to the oldest plan that was sent, and sends the next.
+
+        Args:
+            answer: its result, or what was raised in its place.
+        """
+        self._last_progress_s = time.monotonic()
+        was_alive = self._core.error is None
+        self._deliver(self._core.take(answer))
+        if was_alive and self._core.error is not None:
+            logger.error("the engine is dead: %s", self._core.error)
+        self._plan()
 
     def fail(self, error: Exception) -> None:
         """Declares the engine dead: every live sequence ends with an EngineDeadError."""
         if self._core.error is None:
             logger.error("the engine is dead: %s", error)
-        self._hand_out(self._core.fail_all(error))
-        self._news.set()
+        self._deliver(self._core.fail_all(error))
 
-    async def close(self) -> None:
-        """Ends what is live and stops the loop; may be called again."""
-        self._hand_out(
-            self._core.fail_all(EngineDeadError("the router has been closed", was_computing=False))
-        )
-        self._news.set()
-        await asyncio.gather(self._task, return_exceptions=True)
+    def close(self) -> None:
+        """Ends what is live; may be called again."""
+        closed = EngineDeadError("the batch router has been closed", was_computing=False)
+        self._deliver(self._core.fail_all(closed))
 
-    def _watch(self, seq_ids: list[int]) -> list[TokenStream]:
-        if self._core.num_active_sequences == len(seq_ids) and not self._in_flight:
+    @property
+    def _is_idle(self) -> bool:
+        return not self._core.num_active_sequences and not self._core.num_in_flight
+
+    def _open_streams(self, seq_ids: list[int], was_idle: bool) -> list[TokenStream]:
+        if was_idle:
             self._last_progress_s = time.monotonic()  # work begins: the clock starts here
         streams = [TokenStream(seq_id) for seq_id in seq_ids]
         self._streams.update((stream.seq_id, stream) for stream in streams)
-        self._news.set()
+        self._plan_soon()
         return streams
 
-    async def _run(self) -> None:
+    def _plan_soon(self) -> None:
+        """Plans once what is ready to run has run, so that requests that come together join."""
+        if not self._is_planning_due:
+            self._is_planning_due = True
+            asyncio.get_running_loop().call_soon(self._plan)
+
+    def _plan(self) -> None:
+        self._is_planning_due = False
         try:
-            while self._core.error is None:
-                self._news.clear()
-                while plan := self._core.plan_step():
-                    result = asyncio.ensure_future(self._execute(plan))
-                    result.add_done_callback(self._wake)
-                    self._in_flight.append((plan.step_id, result))
-                await self._news.wait()
-                while self._in_flight and self._in_flight[0][1].done():
-                    self._complete(*self._in_flight.popleft())
+            while plan := self._core.plan_step():
+                self._send(plan)
         except Exception as error:
             self.fail(error)
-        finally:
-            for _, future in self._in_flight:
-                future.cancel()
-            self._in_flight.clear()
 
-    def _complete(self, step_id: int, future: asyncio.Future[StepResult]) -> None:
-        self._last_progress_s = time.monotonic()
-        try:
-            result = future.result()
-        except StepFailedError as error:
-            self._core.fail_step(step_id, error)
-        else:
-            self._hand_out(self._core.complete_step(result))
-
-    def _wake(self, _: asyncio.Future[StepResult]) -> None:
-        self._news.set()
-
-    def _hand_out(self, events: list[TokenEvent]) -> None:
+    def _deliver(self, events: list[TokenEvent]) -> None:
         for event in events:
             stream = self._streams.get(event.seq_id)
             if stream is None:
@@ -221,26 +213,3 @@ class BatchRouter:
             if event.finish_reason is not None:
                 del self._streams[event.seq_id]
             stream.push(event)
-
-
-async def collect(
-    stream: TokenStream, request: EngineRequest, request_index: int
-) -> SequenceOutput:
-    """Reads a stream to its end.
-
-    Raises:
-        RequestFailedError: the sequence can't be computed.
-        EngineDeadError: the engine died before.
-    """
-    event = merge_events([event async for event in stream])
-    return SequenceOutput(
-        request_index=request_index,
-        index=0,
-        prompt_token_ids=request.prompt_token_ids,
-        token_ids=request.output_token_ids + event.token_ids,
-        logprobs=event.logprobs,
-        finish_reason=event.finish_reason or "error",
-        stop_token_id=event.stop_token_id,
-        num_cached_tokens=event.num_cached_tokens,
-        prompt_tokens=event.prompt_tokens,
-    )

@@ -26,7 +26,7 @@ from qwen3_a8w8.text.structured import StructuredOutput
 CONTROL_GROUP = "control"
 GRAMMAR_GROUP = "grammar"
 NUM_GRAMMAR_CALLS = 16
-"""Calls that may wait for a form at the same time; few of them compute."""
+"""Calls that may wait for a grammar at the same time; few of them compute."""
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class NpuActor:
         return self._runner.capabilities
 
     def listen(self) -> str:
-        """Opens the way for plans; returns the path of the socket that one router connects to."""
+        """Listens for plans; returns the path of the socket that one batch router connects to."""
         self._server = StepServer(self.execute)
         return self._server.path
 
@@ -99,10 +99,10 @@ class NpuActor:
 
     @ray.method(concurrency_group=GRAMMAR_GROUP)
     def prepare_grammar(self, structured: StructuredOutput) -> None:
-        """Compiles the form of a request that is about to be admitted, while steps run.
+        """Compiles the grammar of a request that is about to be admitted, while steps run.
 
         Raises:
-            InvalidRequestError: the form can't be used.
+            InvalidRequestError: the grammar can't be used.
             EngineDeadError: `start` hasn't succeeded, or the actor is closed.
         """
         runner = self._runner  # not behind the lock, which is a step's while that runs
@@ -116,7 +116,7 @@ class NpuActor:
         return {"pid": os.getpid(), "num_steps": self._num_steps}
 
     def close(self) -> None:
-        """Gives the device back, after the step that runs; may be called again."""
+        """Releases the device, after the step that runs; may be called again."""
         if self._server is not None:
             self._server.close()
         with self._lock:

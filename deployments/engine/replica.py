@@ -1,7 +1,7 @@
-"""One engine: the router in this process, its actor pinned to a device beside it.
+"""One engine: the batch router in this process, its actor pinned to a device beside it.
 
 The replica lies in bundle 0 of its placement group and its actor in bundle 1, on the
-same node. The actor shares the fate of its replica: when the actor dies, every stream
+same node. The actor shares the fate of its replica: when the actor crashes, every stream
 ends with an EngineDeadError and the replica's process ends too, so that Serve sends
 nothing more to it and starts another. Tokens only; text is the ingress's.
 """
@@ -19,18 +19,25 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from deployments.engine.batch_router import BatchRouter, TokenStream, collect
+from deployments.engine.batch_router import BatchRouter, TokenStream
 from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
 from deployments.replicas.report import ReplicaReport
-from deployments.request_log import RefusalFilter
 from deployments.settings import AppSettings
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities
-from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
-from qwen3_a8w8.errors import ConfigError, EngineDeadError, EngineNotReadyError
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
+from qwen3_a8w8.errors import (
+    CapacityError,
+    ConfigError,
+    EngineDeadError,
+    EngineNotReadyError,
+    InvalidRequestError,
+)
 
 ACTOR_BUNDLE = 1
+
+_LEVELS = ((InvalidRequestError, logging.INFO), (CapacityError, logging.WARNING))
 
 logger = logging.getLogger("ray.serve")
 
@@ -38,15 +45,15 @@ logger = logging.getLogger("ray.serve")
 class EngineReplica:
     """The deployment's class; `app.py` gives it its options."""
 
-    # Serve awaits a constructor that is a coroutine; the router needs the running loop.
+    # Serve awaits a constructor that is a coroutine; the batch router needs the running loop.
     async def __init__(self, settings: AppSettings) -> None:  # type: ignore[misc]
-        """Creates the actor, loads the model there and starts the router.
+        """Creates the actor, loads the model there and starts the batch router.
 
         Raises:
             ConfigError: the settings can't be used.
             CheckpointError: the model can't be read.
             KernelUnavailableError: the device asked for can't run here.
-            EngineDeadError: the actor died while it loaded.
+            EngineDeadError: the actor crashed while it loaded.
         """
         logger.addFilter(RefusalFilter())  # Serve logs by the same name
         self._settings = settings
@@ -56,7 +63,8 @@ class EngineReplica:
         logger.info("engine ready: %s", capabilities.description)
         self._actor_pid: int = (await _answer(self._actor.ping.remote()))["pid"]
         self._channel = await StepChannel.connect(await _answer(self._actor.listen.remote()))
-        self._router = BatchRouter(EngineCore(capabilities, config), self._channel.execute)
+        self._router = BatchRouter(EngineCore(capabilities, config), self._channel.send)
+        self._channel.start(self._router.take)
         self._num_streams = 0
         self._exit_task: asyncio.Task[None] | None = None
 
@@ -71,7 +79,7 @@ class EngineReplica:
         Raises:
             InvalidRequestError: the request can't be served.
             CapacityError: the queue is full.
-            EngineNotReadyError: this replica is going; nothing was begun.
+            EngineNotReadyError: this replica is shutting down; nothing was started.
             RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
@@ -90,20 +98,18 @@ class EngineReplica:
             self._num_streams -= 1
             self._router.abort(stream)
 
-    async def start_batch(
-        self, requests: list[EngineRequest]
-    ) -> AsyncIterator[list[SequenceOutput]]:
+    async def start_batch(self, requests: list[EngineRequest]) -> AsyncIterator[list[TokenEvent]]:
         """Runs exactly 1 or 16 requests as one true batch.
 
         Yields:
-            An empty list as soon as the batch is accepted, then the outputs in the order of the
-            requests. Closing or cancelling the stream aborts the batch.
+            An empty list as soon as the batch is accepted, then one event for each request, in
+            their order, with its whole output. Closing or cancelling the stream aborts the batch.
 
         Raises:
             UnsupportedBatchSizeError: another number of requests.
             InvalidRequestError: a request can't be served; none was begun.
             CapacityError: the queue is full.
-            EngineNotReadyError: this replica is going; nothing was begun.
+            EngineNotReadyError: this replica is shutting down; nothing was started.
             RequestFailedError: the request can't be computed; the engine goes on.
             EngineDeadError: the engine died before the end.
         """
@@ -113,10 +119,7 @@ class EngineReplica:
         self._num_streams += 1
         try:
             yield []
-            pairs = zip(streams, requests, strict=True)
-            yield await asyncio.gather(
-                *(collect(stream, request, i) for i, (stream, request) in enumerate(pairs))
-            )
+            yield await asyncio.gather(*(stream.whole() for stream in streams))
         except EngineDeadError:
             self._exit_soon()
             raise
@@ -165,7 +168,7 @@ class EngineReplica:
         """Called by Serve once the replica's requests have ended, or their time is up."""
         router: BatchRouter | None = getattr(self, "_router", None)
         if router is not None:
-            await router.close()
+            router.close()
             await self._channel.close()
             try:
                 await asyncio.wait_for(_answer(self._actor.close.remote()), timeout=5.0)
@@ -173,17 +176,17 @@ class EngineReplica:
                 logger.warning("the actor didn't close by itself: %s", error)
 
     async def _prepare(self, requests: list[EngineRequest]) -> None:
-        """Has the actor compile forms, so that no step has to wait for it."""
-        forms = [r.sampling.structured for r in requests if r.sampling.structured is not None]
-        for structured in dict.fromkeys(forms):
+        """Has the actor compile grammars, so that no step has to wait for one."""
+        outputs = [r.sampling.structured for r in requests if r.sampling.structured is not None]
+        for structured in dict.fromkeys(outputs):
             await _answer(self._actor.prepare_grammar.remote(structured))
-        if forms:
-            self._check_ready()  # things may have happened meanwhile
+        if outputs:
+            self._check_ready()  # the engine may have died meanwhile
 
     def _check_ready(self) -> None:
         if self._router.error is not None:
             self._exit_soon()
-            raise EngineNotReadyError(f"this replica is going: {self._router.error}")
+            raise EngineNotReadyError(f"this replica is shutting down: {self._router.error}")
 
     def _exit_soon(self) -> None:
         if self._exit_task is None:
@@ -191,7 +194,7 @@ class EngineReplica:
 
     async def _exit(self) -> None:
         # Streams first, so that their readers get our error; then the process, because Serve
-        # notices a dead process at once, and a failing health check only after three of them.
+        # notices a dead process at once, and failing health checks only after three of them.
         for _ in range(20):
             await asyncio.sleep(0.05)
             if self._num_streams == 0:
@@ -222,8 +225,8 @@ def _create_actor(settings: AppSettings) -> Any:
 async def _answer(reference: Any) -> Any:
     """The actor's answer, or its error as we raise it ourselves.
 
-    Serve takes an ActorDiedError that leaves a replica for the replica's own death, so what
-    happens to the actor is said in our words.
+    Serve takes an ActorDiedError that leaves a replica for the replica's own crash, so the loss of
+    the actor is raised as an error of ours.
 
     Raises:
         EngineDeadError: the actor is gone.
@@ -237,3 +240,23 @@ async def _answer(reference: Any) -> Any:
             raise cause from None
         logger.error("the actor is gone: %s", error)
         raise EngineDeadError(f"the actor is gone: {type(error).__name__}") from None
+
+
+class RefusalFilter(logging.Filter):
+    """Logs a refused request as one line; everything else passes as it is.
+
+    Serve logs whatever a replica's method raises at ERROR with its traceback. A request that its
+    client has to change, or that meets a full queue, is no failure of the replica.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Changes the record in place; False where the logger isn't to show its new level."""
+        error = record.exc_info[1] if record.exc_info else None
+        level = next((level for kind, level in _LEVELS if isinstance(error, kind)), None)
+        if level is None:
+            return True
+        record.levelno, record.levelname = level, logging.getLevelName(level)
+        # A message may show what the client wrote, newlines and all.
+        record.msg, record.args = "request refused: %s", (" ".join(str(error).split()),)
+        record.exc_info = record.exc_text = None
+        return logging.getLogger(record.name).isEnabledFor(level)

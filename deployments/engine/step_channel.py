@@ -17,7 +17,6 @@ import socket
 import struct
 import tempfile
 import threading
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from queue import SimpleQueue
@@ -27,6 +26,9 @@ from qwen3_a8w8.engine.plan import DecodeBatch, DecodeRow, SampledToken, StepPla
 from qwen3_a8w8.errors import EngineDeadError
 
 _LENGTH = struct.Struct(">I")
+
+OnAnswer = Callable[[StepResult | Exception], None]
+"""Takes the answer to a plan: its result, or what was raised in its place."""
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +79,7 @@ class StepServer:
                 while header := stream.read(_LENGTH.size):
                     self._plans.put(decoder.decode(stream.read(_LENGTH.unpack(header)[0])))
         except (OSError, EOFError, struct.error, pickle.UnpicklingError) as error:
-            logger.warning("the router's end of the step channel is lost: %s", error)
+            logger.warning("the batch router's end of the step channel is lost: %s", error)
         finally:
             self._plans.put(None)
 
@@ -92,17 +94,20 @@ class StepServer:
                 try:
                     connection.sendall(_frame(encode_answer(answer)))
                 except OSError:
-                    return  # the router has gone, and this process goes with it
+                    return  # the batch router has gone, and this process goes with it
 
 
 class StepChannel(asyncio.Protocol):
-    """The router's end; belongs to one event loop."""
+    """The batch router's end; belongs to one event loop.
+
+    Keeps nothing of the plans: answers come in the order of the plans, to `on_answer`.
+    """
 
     def __init__(self) -> None:
         self._encoder = PlanEncoder()
         self._transport: asyncio.Transport
         self._received = bytearray()
-        self._pending: deque[asyncio.Future[StepResult]] = deque()
+        self._on_answer: OnAnswer | None = None
         self._error: EngineDeadError | None = None
         self._is_over = asyncio.Event()
 
@@ -119,24 +124,31 @@ class StepChannel(asyncio.Protocol):
             raise EngineDeadError(f"the actor's step channel can't be reached: {error}") from error
         return channel
 
-    def execute(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        """Sends a plan.
+    def start(self, on_answer: OnAnswer) -> None:
+        """Begins to deliver answers.
 
-        Returns:
-            Its result; or what the actor raised, or EngineDeadError once the actor is gone.
+        Args:
+            on_answer: called with each plan's result, or with what the actor raised in its place;
+                at the end once with an EngineDeadError, unless the channel was closed.
         """
-        future: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
+        self._on_answer = on_answer
         if self._error is not None:
-            future.set_exception(self._error)
-        else:
-            self._pending.append(future)
+            on_answer(self._error)
+
+    def send(self, plan: StepPlan) -> None:
+        """Sends a plan; does nothing once the channel has ended."""
+        if self._error is None:
             self._transport.write(_frame(self._encoder.encode(plan)))
-        return future
 
     async def close(self) -> None:
-        """Ends the connection; what is pending ends with an EngineDeadError. Idempotent."""
-        self._fail(EngineDeadError("the step channel has been closed", was_computing=False))
+        """Ends the connection; no more answers come. Idempotent."""
+        self._on_answer = None
+        self._error = self._error or EngineDeadError("the step channel has been closed")
         self._transport.abort()
+        await self.wait_closed()
+
+    async def wait_closed(self) -> None:
+        """Waits until the connection has ended, from whichever end."""
         await self._is_over.wait()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -152,37 +164,30 @@ class StepChannel(asyncio.Protocol):
                 return
             message = bytes(self._received[_LENGTH.size : end])
             del self._received[:end]
-            self._take(decode_answer(message))
+            if self._on_answer is not None:
+                self._on_answer(decode_answer(message))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop, also after an exception in `data_received`."""
         if self._error is None:
             logger.error("the step channel has ended: %s", exc or "end of stream")
-        self._fail(EngineDeadError("the actor is gone: its step channel has ended"))
+            self._error = EngineDeadError("the actor is gone: its step channel has ended")
+            if self._on_answer is not None:
+                self._on_answer(self._error)
         self._is_over.set()
-
-    def _take(self, answer: StepResult | Exception) -> None:
-        future = self._pending.popleft()
-        if future.done():
-            return  # nobody waits for it any more
-        if isinstance(answer, StepResult):
-            future.set_result(answer)
-        else:
-            future.set_exception(answer)
-
-    def _fail(self, error: EngineDeadError) -> None:
-        self._error = self._error or error
-        while self._pending:
-            future = self._pending.popleft()
-            if not future.done():
-                future.set_exception(self._error)
 
 
 Table = tuple[int, ...]
 
 
 class PlanEncoder:
-    """The sender's end of one connection."""
+    """The sender's end of one connection.
+
+    A decode row's table of blocks is as long as its sequence, but from step to step it mostly
+    stays what it was. So only its new end is sent, and the receiver's plans share the tables that
+    it has: whoever checks or copies one sees by its identity that it is the old one. That a long
+    context costs no more than a short one needs both ends to see the same plans in the same order.
+    """
 
     def __init__(self) -> None:
         self._tables: dict[int, Table] = {}  # of the live sequences that have decoded

@@ -1,7 +1,7 @@
 """The HTTP routes, as a FastAPI application over a `ModelService`.
 
-Routes parse, start a generation and hand it to `answers.py`; shapes are
-`qwen3_a8w8.openai`'s. Knows no Ray, so tests drive it with a fake engine.
+Routes parse, start a generation and pass it to `streaming.py`; shapes are
+`qwen3_a8w8.openai`'s. Doesn't import Ray, so tests drive it with a fake engine.
 """
 
 from __future__ import annotations
@@ -12,26 +12,24 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from deployments.http.errors import BodyTooLargeError, RouteError, error_response
+from deployments.http.errors import RouteError, error_response
 from deployments.http.openapi import describe_bodies
 from deployments.http.response_store import ResponseStore
 from deployments.http.responses_routes import add_responses_routes
+from deployments.http.security import RequestGuard
 from deployments.http.status_routes import add_status_routes
 from deployments.http.streaming import (
-    answer_response,
+    generation_response,
     json_response,
-    log_failure,
     unknown_fields_header,
 )
 from deployments.http.token_routes import add_token_routes
-from deployments.ingress.generation import StartedAnswer
-from deployments.ingress.service import ModelService
+from deployments.ingress.service import ModelService, Started
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
-from qwen3_a8w8.openai.chat.writer import ChatAnswer
+from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.completions.request import BatchRequest, CompletionRequest
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity, make_model_card, make_model_list
@@ -72,8 +70,8 @@ def build_api(
         response.headers.update(error.headers or {})
         return response
 
-    async def answer(started: StartedAnswer, request: SamplingFields) -> Response:
-        return await answer_response(
+    async def respond(started: Started, request: SamplingFields) -> Response:
+        return await generation_response(
             started,
             is_stream=request.is_stream,
             headers=unknown_fields_header(request),
@@ -84,15 +82,15 @@ def build_api(
     async def chat_completions(request: Request) -> Response:
         chat = parse_request(ChatRequest, await request.body())
         started = await service.start_chat(
-            chat, ResponseIdentity.for_chat(service.name), ChatAnswer
+            chat, ResponseIdentity.for_chat(service.name), ChatWriter
         )
-        return await answer(started, chat)
+        return await respond(started, chat)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         completion = parse_request(CompletionRequest, await request.body())
         started = await service.start_completion(completion)
-        return await answer(started, completion)
+        return await respond(started, completion)
 
     @app.post("/v1/batch_generate")
     async def batch_generate(request: Request) -> Response:
@@ -136,43 +134,3 @@ def build_api(
         },
     )
     return app
-
-
-class RequestGuard:
-    """ASGI middleware: bounds the body and answers every exception in OpenAI's shape."""
-
-    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
-        self._app = app
-        self._max_body_bytes = max_body_bytes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        num_bytes = 0
-        has_begun = False
-
-        async def bounded_receive() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            num_bytes += len(message.get("body", b""))
-            if num_bytes > self._max_body_bytes:
-                raise BodyTooLargeError(
-                    f"the request body has more than {self._max_body_bytes} bytes, the limit "
-                    "http.max_body_bytes; shorten it or raise the limit"
-                )
-            return message
-
-        async def watched_send(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        try:
-            await self._app(scope, bounded_receive, watched_send)
-        except Exception as error:
-            log_failure(error)
-            if has_begun:
-                raise
-            await error_response(error)(scope, receive, send)

@@ -8,14 +8,14 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from deployments.http.response_store import ResponseStore, StoredResponse
-from deployments.http.streaming import answer_response, json_response, unknown_fields_header
+from deployments.http.streaming import generation_response, json_response, unknown_fields_header
 from deployments.ingress.service import ModelService
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity
 from qwen3_a8w8.openai.responses.items import Item
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
 from qwen3_a8w8.openai.responses.shapes import DeletedResponse, ResponseObject
-from qwen3_a8w8.openai.responses.writer import ResponsesAnswer
+from qwen3_a8w8.openai.responses.writer import ResponsesWriter
 
 
 def add_responses_routes(
@@ -37,11 +37,11 @@ def add_responses_routes(
             store.put(response.id, StoredResponse(response.to_json(), items))
 
         is_kept = store.is_open and body.is_stored
-        answer = functools.partial(ResponsesAnswer, body, keep if is_kept else None)
+        make_writer = functools.partial(ResponsesWriter, body, keep if is_kept else None)
         started = await service.start_chat(
-            chat, ResponseIdentity.for_response(service.name), answer
+            chat, ResponseIdentity.for_response(service.name), make_writer
         )
-        return await answer_response(
+        return await generation_response(
             started,
             is_stream=body.is_stream,
             headers=unknown_fields_header(body),

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.http.api_keys import ApiKeys, KeyLimits
 from deployments.http.errors import (
@@ -21,6 +21,7 @@ from deployments.http.errors import (
     MediaTypeError,
     error_response,
 )
+from deployments.http.streaming import log_failure
 from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.errors import ConfigError, Qwen3A8W8Error
 
@@ -105,7 +106,7 @@ class ApiKeyCheck:
 class SizeCheck:
     """Rejects long headers, bodies with a large Content-Length, and other types than JSON.
 
-    `api.RequestGuard` rejects a body that exceeds the limit while it is read.
+    `RequestGuard` rejects a body that exceeds the limit while it is read.
     """
 
     def __init__(self, app: ASGIApp, *, max_header_bytes: int, max_body_bytes: int) -> None:
@@ -151,6 +152,46 @@ class SizeCheck:
                 f"the request body has the content type {media_type[:80]!r}; send JSON with "
                 "'Content-Type: application/json'"
             )
+
+
+class RequestGuard:
+    """ASGI middleware: bounds the body and answers every exception in OpenAI's shape."""
+
+    def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
+        self._app = app
+        self._max_body_bytes = max_body_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        num_bytes = 0
+        has_begun = False
+
+        async def bounded_receive() -> Message:
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self._max_body_bytes:
+                raise BodyTooLargeError(
+                    f"the request body has more than {self._max_body_bytes} bytes, the limit "
+                    "http.max_body_bytes; shorten it or raise the limit"
+                )
+            return message
+
+        async def watched_send(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, bounded_receive, watched_send)
+        except Exception as error:
+            log_failure(error)
+            if has_begun:
+                raise
+            await error_response(error)(scope, receive, send)
 
 
 class Cors(CORSMiddleware):

@@ -19,7 +19,8 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.http.errors import status_and_code
-from deployments.ingress.generation import StartedAnswer
+from deployments.ingress.generation import Generation
+from deployments.ingress.service import AnyWriter, Started
 from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.request import RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
@@ -49,8 +50,8 @@ _is_header_safe = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 logger = logging.getLogger("ray.serve")
 
 
-async def answer_response(
-    started: StartedAnswer,
+async def generation_response(
+    started: Started,
     *,
     is_stream: bool,
     headers: Mapping[str, str],
@@ -66,7 +67,7 @@ async def answer_response(
     """
     if is_stream:
         return EventStreamResponse(started, headers, keep_alive_s)
-    return json_response(await _collect(started), headers)
+    return json_response(await _whole(*started), headers)
 
 
 def json_response(body: ResponseModel, headers: Mapping[str, str] | None = None) -> Response:
@@ -80,11 +81,11 @@ class EventStreamResponse(StreamingResponse):
     """Server-sent events of a generation."""
 
     def __init__(
-        self, started: StartedAnswer, headers: Mapping[str, str], keep_alive_s: float | None
+        self, started: Started, headers: Mapping[str, str], keep_alive_s: float | None
     ) -> None:
-        self._generation = started.generation
+        self._generation, writer = started
         super().__init__(
-            _frames(started, keep_alive_s),
+            _frames(self._generation, writer, keep_alive_s),
             media_type=MEDIA_TYPE,
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
@@ -95,36 +96,39 @@ class EventStreamResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-async def _frames(started: StartedAnswer, keep_alive_s: float | None) -> AsyncIterator[str]:
-    stream = started.answer.stream()
+async def _frames(
+    generation: Generation, writer: AnyWriter, keep_alive_s: float | None
+) -> AsyncIterator[str]:
     try:
-        if first := [data_frame(event) for event in stream.begin()]:
+        if first := [data_frame(event) for event in writer.begin()]:
             yield "".join(first)
-        async for news in started.generation.every(keep_alive_s):
-            if not news:
+        async for updates in generation.every(keep_alive_s):
+            if not updates:
                 yield KEEP_ALIVE_FRAME
             frames = [
-                data_frame(event) for index, delta in news for event in stream.feed(index, delta)
+                data_frame(event) for index, delta in updates for event in writer.feed(index, delta)
             ]
             if frames:
                 yield "".join(frames)
-        for event in stream.finish(started.num_cached_tokens):
+        for event in writer.finish(generation.num_cached_tokens):
             yield data_frame(event)
     except Exception as error:
         log_failure(error)
         code = status_and_code(error)[1]
-        events = [data_frame(event) for event in stream.fail(error, code)]
+        events = [data_frame(event) for event in writer.fail(error, code)]
         yield "".join(events) or error_frame(error, code=code)
     yield DONE_FRAME
 
 
-async def _collect(started: StartedAnswer) -> ResponseModel:
-    collector = started.answer.collector()
-    with contextlib.closing(started.generation):
-        async for news in started.generation:
-            for index, delta in news:
-                collector.feed(index, delta)
-    return collector.response(started.num_cached_tokens)
+async def _whole(generation: Generation, writer: AnyWriter) -> ResponseModel:
+    events = [*writer.begin()]
+    with contextlib.closing(generation):
+        async for updates in generation:
+            for index, delta in updates:
+                events += writer.feed(index, delta)
+    events += writer.finish(generation.num_cached_tokens)
+    whole: ResponseModel = writer.whole(events)
+    return whole
 
 
 def log_failure(error: Exception) -> None:
@@ -136,6 +140,6 @@ def log_failure(error: Exception) -> None:
 
 
 def unknown_fields_header(request: RequestModel) -> dict[str, str]:
-    """Header that names what the client sent in vain, as far as a header can carry it."""
+    """Header that names fields without effect, as far as a header can carry them."""
     names = [name for name in request.unknown_fields() if _is_header_safe(name)]
     return {"X-Unknown-Fields": ", ".join(names[:MAX_UNKNOWN_FIELDS])} if names else {}

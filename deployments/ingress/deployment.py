@@ -15,12 +15,12 @@ from ray.serve.handle import DeploymentHandle
 
 from deployments.http.api import build_api
 from deployments.http.security import add_security
-from deployments.ingress.handle_methods import GenerationOutput, Prompt, PythonCalls, Sampling
+from deployments.ingress.handle_methods import HandleMethods, Prompt, Sampling
 from deployments.ingress.service import ModelService
 from deployments.replicas.client import ReplicaClient
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
-from qwen3_a8w8.text.output_processor import OutputDelta
+from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
 
 
 @serve.ingress()
@@ -47,7 +47,7 @@ class Ingress:
             ReplicaClient(engine, settings.failover),
             decode_batch_sizes=settings.engine.decode_batch_sizes,
         )
-        self._calls = PythonCalls(self._service)
+        self._methods = HandleMethods(self._service)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Called by Serve after the constructor: the routes over this object's service."""
@@ -80,7 +80,7 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._calls.generate(
+        return await self._methods.generate(
             prompt,
             sampling,
             chat_template_kwargs,
@@ -108,7 +108,7 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        async for delta in self._calls.generate_stream(
+        async for delta in self._methods.generate_stream(
             prompt,
             sampling,
             chat_template_kwargs,
@@ -134,7 +134,7 @@ class Ingress:
             RequestFailedError: it can't be computed; other requests go on.
             EngineDeadError: no engine could finish it.
         """
-        return await self._calls.generate_batch(
+        return await self._methods.generate_batch(
             prompts, sampling, options=_options(priority, timeout_s, cache_salt)
         )
 

@@ -1,7 +1,7 @@
-"""The service of one model: requests in text in, started generations out.
+"""The service of one model: OpenAI requests in, started generations and their writers out.
 
-Turns OpenAI requests into token requests, with the checkpoint's sampling defaults, and
-hands them to `text_engine.py`. Knows neither FastAPI nor Ray.
+Turns requests into token requests, with the checkpoint's sampling defaults, and passes them to
+`generation.py`. Knows neither FastAPI nor Ray.
 """
 
 from __future__ import annotations
@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from deployments.ingress.generation import StartedAnswer, TextEngine, seed_of, split_request
+from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
 from deployments.ingress.prompts import ChatPrompt, PromptReader
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -19,11 +20,15 @@ from qwen3_a8w8.openai.chat.choice import ChatParsing, think_ids, thinking_limit
 from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.completions.request import CompletionRequest
 from qwen3_a8w8.openai.completions.shapes import CompletionResponse
-from qwen3_a8w8.openai.completions.writer import CompletionAnswer
-from qwen3_a8w8.openai.response import Answer, ResponseContext, ResponseIdentity
+from qwen3_a8w8.openai.completions.writer import CompletionWriter
+from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
-from qwen3_a8w8.text.reasoning import initial_state
-from qwen3_a8w8.text.structured import thinking_after
+from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+
+AnyWriter = ResponseWriter[Any, Any]
+
+Started = tuple[Generation, AnyWriter]
+"""A generation that the engines have accepted, and its writer; whoever reads it closes it."""
 
 
 class ModelService:
@@ -32,7 +37,7 @@ class ModelService:
     Attributes:
         name: what clients call the model.
         engine: the engines.
-        text_engine: the same with the checkpoint's tokenizer.
+        generator: text generation over them, with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
         defaults: the checkpoint's sampling settings.
     """
@@ -60,7 +65,7 @@ class ModelService:
         self.engine = engine
         self.prompts = PromptReader(name, directory)
         self.defaults = GenerationDefaults.from_directory(directory)
-        self.text_engine = TextEngine(engine, self.prompts.tokenizer, decode_batch_sizes)
+        self.generator = TextGenerator(engine, self.prompts.tokenizer, decode_batch_sizes)
 
     def check_model(self, name: str | None) -> None:
         """Checks the model that a request names, if it names one.
@@ -79,14 +84,14 @@ class ModelService:
         self,
         request: ChatRequest,
         identity: ResponseIdentity,
-        answer: Callable[[ResponseContext, ChatParsing], Answer],
-    ) -> StartedAnswer:
+        make_writer: Callable[[ResponseContext, ChatParsing], AnyWriter],
+    ) -> Started:
         """Sends a chat request to the engines and waits until they have accepted it.
 
         Args:
             request: the request.
-            identity: of its answer.
-            answer: makes its answer.
+            identity: of its response.
+            make_writer: makes the writer of its response.
 
         Raises:
             InvalidRequestError: it can't be served.
@@ -97,17 +102,14 @@ class ModelService:
         sampling = request.sampling_params(self.defaults)
         prompt = await self.chat_prompt(request)
         if request.strict_max_tokens:
-            await self.text_engine.check_room((prompt.token_ids,), sampling.max_tokens)
+            await self.generator.check_room((prompt.token_ids,), sampling.max_tokens)
         state = initial_state(prompt.text)
         sampling = sampling.with_thinking(thinking_after(state))
         if request.thinking_budget is not None:
             limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
             sampling = replace(sampling, thinking_limit=limit)
-        asked = ResponseContext(
-            identity,
-            (prompt.token_ids,),
-            sampling.n,
-            **request.answer_options(),
+        context = ResponseContext(
+            identity, (prompt.token_ids,), sampling.n, **request.context_options()
         )
         parsing = ChatParsing(
             reasoning=state,
@@ -116,10 +118,10 @@ class ModelService:
             is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
-        generation = await self.text_engine.start(
+        generation = await self.generator.start(
             split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
         )
-        return StartedAnswer(generation, answer(asked, parsing), sampling.n)
+        return generation, make_writer(context, parsing)
 
     async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
         """The prompt that a chat request gives.
@@ -130,12 +132,12 @@ class ModelService:
         """
         return await self.prompts.chat(
             request.template_messages(),
-            await self.text_engine.max_prompt_tokens(),
+            await self.generator.max_prompt_tokens(),
             tools=request.template_tools(),
             template_kwargs=request.template_kwargs(),
         )
 
-    async def start_completion(self, request: CompletionRequest) -> StartedAnswer:
+    async def start_completion(self, request: CompletionRequest) -> Started:
         """Sends a text completion request, with one or several independent prompts.
 
         Raises:
@@ -144,12 +146,12 @@ class ModelService:
             EngineDeadError: no engine takes it.
         """
         sampling = request.sampling_params(self.defaults)
-        prompts, answer = await self._completion(request, sampling)
+        prompts, writer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
-        generation = await self.text_engine.start(
+        generation = await self.generator.start(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
         )
-        return StartedAnswer(generation, answer, sampling.n)
+        return generation, writer
 
     async def complete_batch(self, request: CompletionRequest) -> CompletionResponse:
         """Runs the prompts of a text completion request as one true batch.
@@ -160,32 +162,30 @@ class ModelService:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes it.
         """
-        self.text_engine.check_batch_size(len(request.prompt))
+        self.generator.check_batch_size(len(request.prompt))
         if request.is_stream or request.num_choices != 1:
             raise InvalidRequestError(
                 "a batch is answered whole, with one choice per prompt; leave out stream and n",
                 param="stream" if request.is_stream else "n",
             )
         sampling = request.sampling_params(self.defaults)
-        prompts, answer = await self._completion(request, sampling)
+        prompts, writer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
-        deltas = await self.text_engine.run_batch(
+        deltas = await self.generator.run_batch(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
         )
-        collector = answer.collector()
-        for index, delta in enumerate(deltas):
-            collector.feed(index, delta)
-        return collector.response()
+        events = [event for i, delta in enumerate(deltas) for event in writer.feed(i, delta)]
+        return writer.whole([*events, *writer.finish()])
 
     async def _completion(
         self, request: CompletionRequest, sampling: SamplingParams
-    ) -> tuple[tuple[tuple[int, ...], ...], CompletionAnswer]:
-        """Token ids of the prompts, and the answer to them."""
+    ) -> tuple[tuple[tuple[int, ...], ...], CompletionWriter]:
+        """Token ids of the prompts, and the writer of the response."""
         self.check_model(request.model)
-        limit = await self.text_engine.max_prompt_tokens()
+        limit = await self.generator.max_prompt_tokens()
         prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
         if request.strict_max_tokens:
-            await self.text_engine.check_room(prompts, sampling.max_tokens)
+            await self.generator.check_room(prompts, sampling.max_tokens)
         echo: tuple[str, ...] = ()
         if request.echo:
             texts = [
@@ -197,10 +197,10 @@ class ModelService:
         if request.echoes_logprobs:
             first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
             echo_tokens = tuple(text for text in first for _ in range(sampling.n))
-        asked = ResponseContext(
+        context = ResponseContext(
             ResponseIdentity.for_completion(self.name),
             prompts,
             sampling.n,
-            **request.answer_options(),
+            **request.context_options(),
         )
-        return prompts, CompletionAnswer(asked, echo, echo_tokens)
+        return prompts, CompletionWriter(context, echo, echo_tokens)

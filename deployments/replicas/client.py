@@ -1,7 +1,7 @@
 """The ingress's way to the engine replicas, over a Serve handle, with failover.
 
-Turns everything that Ray and Serve raise into this project's errors: the replica's
-own words where it had any, EngineDeadError where it is lost.
+Turns everything that Ray and Serve raise into this project's errors: the replica's own error
+where it raised one, EngineDeadError where it is lost.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deployments.replicas.failover import resumed_stream, retried, with_time_lef
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
-from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, EngineNotReadyError
 
 
@@ -33,25 +33,28 @@ class ReplicaClient:
         self._capabilities: RunnerCapabilities | None = None
 
     def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs a request with a seed and `n` = 1; see `resume.resumed_stream`."""
+        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`."""
         return resumed_stream(self._open, request, self._settings)
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
-        """Runs 1 or 16 seeded requests as one batch; starts anew where a replica is lost.
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
+        """Runs 1 or 16 seeded requests as one batch, again from the start where a replica is lost.
+
+        Returns:
+            One event for each request, in their order, with its whole output.
 
         Raises:
             UnsupportedBatchSizeError: another number of requests.
             InvalidRequestError: a request can't be served.
             CapacityError: the queue is full.
-            RequestFailedError: a request can't be computed, or engines die of the batch.
+            RequestFailedError: a request can't be computed, or the batch crashes its engines.
             EngineDeadError: attempts or time are used up.
         """
         began_s = time.monotonic()
 
-        async def attempt() -> list[SequenceOutput]:
+        async def attempt() -> list[TokenEvent]:
             left = [with_time_left(request, began_s) for request in requests]
             batch = self._stream("start_batch", left, is_last=bool)
-            outputs: list[SequenceOutput] = []
+            outputs: list[TokenEvent] = []
             async with aclosing(batch) as answers:
                 async for answer in answers:
                     outputs = answer
@@ -77,7 +80,7 @@ class ReplicaClient:
         return capabilities
 
     async def reports(self, timeout_s: float) -> list[ReplicaReport]:
-        """The reports of all running replicas, ordered by their id; one that dies has none.
+        """The reports of all running replicas, ordered by their id; one that crashes has none.
 
         Raises:
             EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
@@ -108,7 +111,7 @@ class ReplicaClient:
     async def _stream(
         self, method: str, argument: Any, is_last: Callable[[Any], bool]
     ) -> AsyncGenerator[Any, None]:
-        """What a replica's stream gives; its first item says that it has accepted the request."""
+        """The items of a replica's stream; the first says that it has accepted the request."""
         response = getattr(self._stream_handle, method).remote(argument)
         is_accepted = is_over = False
         try:
@@ -118,7 +121,7 @@ class ReplicaClient:
                 yield item
         except (RayError, RayServeException) as error:
             is_over = True
-            # A replica that goes while it is being asked had no part of the request yet.
+            # A replica lost before it accepted the request had computed nothing of it.
             raise translate(error, was_computing=is_accepted) from None
         finally:
             if not is_over:
@@ -143,7 +146,7 @@ async def _result(response: Any) -> Any:
 
 
 def translate(error: Exception, *, was_computing: bool = False) -> Exception:
-    """What an error from a handle means in this project's terms.
+    """The error of ours that an error from a handle stands for.
 
     Args:
         error: what Ray or Serve raised.

@@ -1,13 +1,13 @@
-"""Carrying a request over the death of its replica.
+"""Failover: a request continues on another replica when its own is lost.
 
-The reader keeps what was emitted; whoever takes over gets prompt + emitted ids with
-the same seed, and by batch invariance continues as the lost one would have. One
-recovery for every fault: a dead actor, replica or node. Knows no Ray: how a stream
-is opened is handed in, and every loss arrives as an EngineDeadError.
+The ingress keeps what was emitted; the next replica gets prompt + emitted ids with the same
+seed, and by batch invariance continues as the lost one would have. One recovery for every
+fault: a crashed actor, replica or node. Doesn't import Ray: how a stream is opened is passed in,
+and every loss arrives as an EngineDeadError.
 
-A request that is itself what kills engines must not go round them all. A death counts
-against it if it was being computed then; when it has given some tokens since, it is
-cleared. See `engine/recovery.py` for how it is told from its neighbours.
+A request that crashes its engines must not take all of them down. A crash counts against the
+request if it was being computed then, until it has given some tokens elsewhere. See
+`engine/recovery.py` for how it is isolated from its neighbours.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError, RequestFaile
 logger = logging.getLogger("ray.serve")
 
 Open = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
-"""Sends a request to some replica; its first event says that it was accepted."""
+"""Sends a request to some replica; the first event says that it was accepted."""
 
 _T = TypeVar("_T")
 _FIRST_DELAY_S = 0.05
@@ -37,10 +37,10 @@ _LEAST_TIMEOUT_S = 1e-3
 
 
 class Attempts:
-    """Counts what one request may still cost, over all its replicas.
+    """The attempts that one request may still make, over all its replicas.
 
     Attributes:
-        num_engine_crashes: times in a row that an engine has died while it computed the request.
+        num_engine_crashes: times in a row that an engine has crashed while it computed the request.
     """
 
     def __init__(self, settings: FailoverSettings) -> None:
@@ -57,7 +57,7 @@ class Attempts:
         self._num_tokens = 0
 
     def progressed(self, num_tokens: int) -> None:
-        """The request has given tokens; past those it may have died at, it is cleared."""
+        """The request has given tokens; past those at which an engine crashed, it is cleared."""
         self._num_tokens += num_tokens
         if self._num_tokens >= ISOLATION_TOKENS:
             self.num_engine_crashes = 0
@@ -70,7 +70,7 @@ class Attempts:
         """Decides after a failure whether there is another attempt, and waits before it.
 
         Raises:
-            RequestFailedError: the request itself seems to be what kills engines.
+            RequestFailedError: the request itself seems to crash its engines.
             EngineDeadError: attempts or time are used up.
         """
         logger.warning("looking for another replica: %s", error)
@@ -92,9 +92,9 @@ class Attempts:
             self.num_engine_crashes += 1
         if self.num_engine_crashes > settings.max_engine_crashes:
             raise RequestFailedError(
-                f"the request was ended because its engine has died {self.num_engine_crashes} times in a "
-                "row while it was computed, and more than failover.max_engine_crashes "
-                f"{settings.max_engine_crashes} isn't risked; the server's log says more"
+                f"the request was ended because its engine has crashed {self.num_engine_crashes} "
+                "times in a row while it was computed; the limit is failover.max_engine_crashes "
+                f"{settings.max_engine_crashes}, the server's log says more"
             ) from error
         if self._num_losses > settings.max_resumes:
             raise EngineDeadError(
@@ -132,9 +132,9 @@ async def resumed_stream(
         was accepted, the last has a finish reason.
 
     Raises:
-        RequestFailedError: the request can't be computed, or engines die of it.
+        RequestFailedError: the request can't be computed, or it crashes its engines.
         EngineDeadError: attempts or time are used up.
-        Qwen3A8W8Error: what the replica says of the request.
+        Qwen3A8W8Error: as the replica raised it.
     """
     attempts = Attempts(settings)
     began_s = time.monotonic()
@@ -165,10 +165,10 @@ async def resumed_stream(
 
 
 async def retried(call: Callable[[], Awaitable[_T]], settings: FailoverSettings) -> _T:
-    """The result of a call that may be made again whole, because seeds fix its answer.
+    """The result of a call that may be repeated whole, because seeds fix its answer.
 
     Raises:
-        RequestFailedError: the call seems to be what kills engines.
+        RequestFailedError: the call seems to crash its engines.
         EngineDeadError: attempts or time are used up.
     """
     attempts = Attempts(settings)

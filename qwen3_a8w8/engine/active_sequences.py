@@ -16,17 +16,17 @@ from qwen3_a8w8.errors import EngineDeadError
 
 
 class Deadlines:
-    """Points in time of sequences; of those that have ended it keeps them until they come."""
+    """Deadlines of sequences; that of one that has ended stays until it is due."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int]] = []  # (clock, sequence)
 
     def add(self, at_s: float, seq_id: int) -> None:
-        """Notes that a sequence's time is up at `at_s` on the caller's clock."""
+        """Adds a sequence whose time is up at `at_s` on the caller's clock."""
         heapq.heappush(self._heap, (at_s, seq_id))
 
     def take_due(self, now_s: float) -> list[int]:
-        """Removes the sequences whose time is up and gives them, the earliest first."""
+        """Removes and returns the sequences whose time is up, the earliest first."""
         due: list[int] = []
         while self._heap and self._heap[0][0] <= now_s:
             due.append(heapq.heappop(self._heap)[1])
@@ -74,7 +74,7 @@ class ActiveSequences:
             self._deadlines.add(seq.arrived_s + timeout_s, seq.seq_id)
 
     def end(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
-        """Ends a live sequence; its blocks are free at once.
+        """Ends a sequence; its blocks are free at once.
 
         Returns:
             Its last event.

@@ -1,14 +1,14 @@
-"""The engine's brain: requests in, plans out, results in, token events out.
+"""The engine's face: requests in, plans out, results in, token events out.
 
 Synchronous, single-threaded and deterministic: it waits for nothing, so the
-in-process engine (`engine.py`) and the asynchronous router of the deployment
-drive the same code. Per step: `plan_step`, somebody executes the plan,
-`complete_step`. With `lookahead` 1 the next plan may be asked for before the
-result of the last one is in; the tokens are the same either way.
+in-process engine (`engine.py`) and the asynchronous batch router of the deployment
+drive the same code. Per step: `plan_step`, the driver has the plan executed and hands the
+answer to `take`. With `lookahead` 1 the next plan may be asked for before the
+result of the last one is in; the tokens are the same either way. What is in flight is
+counted here and nowhere else.
 
-Who may enter is decided in `admission.py`, and what a request becomes in `intake.py`.
-`step_cycle.py` goes from plan to result; who runs is decided in `scheduler.py`. This module
-is their face, and knows whether the engine is alive.
+Who may enter is decided in `admission/`, who runs in `scheduling/`; `step_cycle.py` goes from
+plan to result. This module knows whether the engine is alive.
 """
 
 from __future__ import annotations
@@ -121,16 +121,12 @@ class EngineCore:
         return self._error
 
     def sequence(self, seq_id: int) -> Sequence:
-        """A live sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
+        """An active sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
 
         Raises:
             KeyError: it has ended or never was.
         """
         return self._active[seq_id]
-
-    def room(self) -> int:
-        """Sequences that can be added now, as far as their number goes."""
-        return self._queue_limit.room
 
     def has_room(self, request: EngineRequest) -> bool:
         """Whether `add` would take the request now without a CapacityError."""
@@ -205,16 +201,38 @@ class EngineCore:
 
         Returns:
             A plan to execute after every earlier one, or None when there is nothing to do now:
-            idle, `lookahead` + 1 plans in flight, or all that is left depends on a result.
+            idle, `lookahead` + 1 plans in flight, or all that remains depends on a result.
 
         Raises:
-            EngineDeadError: nothing is in flight and yet no live sequence can go on, which is a
-                defect of the scheduler; better said than hung. The caller goes on with `fail_all`.
+            EngineDeadError: nothing is in flight and yet no sequence can continue, which is a
+                defect of the scheduler; better raised than hung. The caller calls `fail_all`.
         """
         plan = None if self._error is not None else self._steps.plan()
         if plan is not None:
             logger.debug("%s", self._scheduler.last_decision)
         return plan
+
+    def take(self, answer: StepResult | Exception) -> list[TokenEvent]:
+        """Takes in what the runner has answered to the oldest plan in flight.
+
+        A step that failed is recovered from (`fail_step`); any other exception, or a result that
+        doesn't fit its plan, means that the runner is lost, and every sequence ends (`fail_all`).
+
+        Args:
+            answer: the plan's result, or what was raised in its place.
+
+        Returns:
+            At most one event per sequence. Empty once the engine is dead.
+        """
+        try:
+            if isinstance(answer, StepResult):
+                return self.complete_step(answer)
+            if isinstance(answer, StepFailedError):
+                self.fail_step(answer)
+                return []
+            return [] if self._error is not None else self.fail_all(answer)
+        except Exception as error:
+            return self.fail_all(error)
 
     def complete_step(self, result: StepResult) -> list[TokenEvent]:
         """Takes in the result of the oldest plan in flight.
@@ -223,39 +241,38 @@ class EngineCore:
         whose time is up end here.
 
         Returns:
-            News, at most one event per sequence. Empty once the engine is dead.
+            At most one event per sequence. Empty once the engine is dead.
 
         Raises:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
-                the caller goes on with `fail_all`.
+                the caller calls `fail_all`.
         """
         return [] if self._error is not None else self._steps.complete(result)
 
-    def fail_step(self, step_id: int, error: StepFailedError) -> None:
-        """Takes note that the runner lives but couldn't carry out the oldest plan in flight.
+    def fail_step(self, error: StepFailedError) -> None:
+        """Recovers from an oldest plan in flight that a runner which is alive couldn't carry out.
 
-        Every sequence is computed anew from its known tokens, after those of the step have been
-        tried one by one; see `recovery.py`.
+        Every sequence is recomputed from its known tokens, after those of the step have been
+        retried one by one; see `recovery.py`.
 
         Args:
-            step_id: of the plan.
             error: what the runner said.
 
         Raises:
-            EngineDeadError: the runner fails whatever it is given; the caller goes on with
+            EngineDeadError: the runner fails whatever it is given; the caller calls
                 `fail_all`.
         """
         if self._error is None:
-            self._steps.fail(step_id, error)
+            self._steps.fail(error)
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
-        """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
+        """Declares the engine dead: every active sequence ends here, and nothing more is accepted.
 
         Args:
             error: what happened; an EngineDeadError is passed on as it is.
 
         Returns:
-            One last event per live sequence, with finish_reason "error" and the error, which
+            One last event per active sequence, with finish_reason "error" and the error, which
             says whether the sequence was being computed (`was_computing`).
         """
         if self._error is None:
@@ -266,7 +283,7 @@ class EngineCore:
         return self._active.end_all(self._error, self._steps.stop())
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of the engine's state and counters."""
         counters = self._scheduler.counters
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(

@@ -48,7 +48,7 @@ class Recovery:
     """Isolated retries of quarantined sequences; while there are any, nothing else is computed.
 
     Args:
-        queues: told which sequence may run.
+        queues: its `isolated` says which sequence may run.
         active: ends the sequences that fail in isolation.
         make_canary: a sequence of one token that gives two more.
     """
@@ -85,7 +85,7 @@ class Recovery:
         """Takes up a failed step, after the scheduler has put everything back in the queue.
 
         Args:
-            sequences: the live ones that the step was for.
+            sequences: the active ones that the step was for.
             error: what the runner said.
 
         Raises:

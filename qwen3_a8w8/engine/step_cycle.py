@@ -39,7 +39,7 @@ class InFlight:
 
     @property
     def has_lost(self) -> bool:
-        """Whether a step is in flight whose result will be of no use."""
+        """Whether a step is in flight whose result won't be used."""
         return self._num_lost > 0
 
     @property
@@ -51,7 +51,7 @@ class InFlight:
         """Adds a step that is being sent."""
         self._steps.append(step)
 
-    def take(self, step_id: int) -> ScheduledStep | None:
+    def complete(self, step_id: int) -> ScheduledStep | None:
         """Removes the oldest step, whose result is in; None if it was lost.
 
         Raises:
@@ -61,31 +61,36 @@ class InFlight:
         if step is None or step.plan.step_id != step_id:
             expected = "no result" if step is None else f"that of step {step.plan.step_id}"
             raise EngineDeadError(f"got the result of step {step_id}, expected {expected}")
-        self._steps.popleft()
-        if self._num_lost == 0:
-            return step
-        self._num_lost -= 1
-        return None
+        return self._remove_oldest()
 
-    def fail(self, step_id: int) -> list[StepPlan]:
+    def fail(self) -> list[StepPlan]:
         """Removes the oldest step, which has failed; the others are lost with it.
 
         Returns:
             Its plan and theirs; nothing if it was lost itself.
 
         Raises:
-            EngineDeadError: the oldest step isn't the one named.
+            EngineDeadError: no step is in flight.
         """
-        step = self.take(step_id)
+        if not self._steps:
+            raise EngineDeadError("the runner reports a failed step, but none is in flight")
+        step = self._remove_oldest()
         if step is None:
             return []
         self._num_lost = len(self._steps)
         return [step.plan, *(later.plan for later in self._steps)]
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Drops all of them."""
         self._steps.clear()
         self._num_lost = 0
+
+    def _remove_oldest(self) -> ScheduledStep | None:
+        step = self._steps.popleft()
+        if self._num_lost == 0:
+            return step
+        self._num_lost -= 1
+        return None
 
 
 def samples_by_sequence(step: ScheduledStep, result: StepResult) -> dict[int, list[SampledToken]]:
@@ -116,7 +121,7 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
     """Takes a step's samples into their sequence.
 
     Returns:
-        The news; its `finish_reason` says that the sequence is to end here.
+        What they add; its `finish_reason` says that the sequence ends here.
 
     Raises:
         EngineDeadError: a sample isn't for the position that comes next.
@@ -133,13 +138,13 @@ def append_samples(seq: Sequence, tokens: list[SampledToken]) -> TokenEvent:
                 f"{len(seq.token_ids)}"
             )
         if token.error is not None:
-            error, finish_reason = _form_error(seq, token.error), "error"
+            error, finish_reason = _grammar_error(seq, token.error), "error"
             break
         token_ids.append(token.token_id)
         logprobs.append(token.logprobs)
         finish_reason = seq.append(token.token_id)
         if finish_reason is not None:
-            break  # what kept drafts give beyond the end is dropped
+            break  # accepted draft tokens beyond the end are dropped
     return TokenEvent(
         seq_id=seq.seq_id,
         token_ids=tuple(token_ids),
@@ -156,12 +161,12 @@ def _prompt_tokens(seq: Sequence) -> tuple[PromptToken, ...]:
     return tuple(seq.prompt_tokens[position] for position in sorted(seq.prompt_tokens))
 
 
-def _form_error(seq: Sequence, message: str) -> InvalidRequestError:
-    """Why an answer can't be gone on with in the form that was asked for."""
+def _grammar_error(seq: Sequence, message: str) -> InvalidRequestError:
+    """Why the grammar of a structured output allows no next token."""
     structured = seq.sampling.structured
     param = None if structured is None else structured.param
     return InvalidRequestError(
-        f"the answer can't be gone on with after {seq.num_output_tokens} tokens: {message}; "
+        f"the structured output cannot continue after {seq.num_output_tokens} tokens: {message}; "
         f"make {param} simpler",
         param=param,
     )
@@ -180,19 +185,19 @@ class StepCycle:
         scheduler: Scheduler,
         pool: BlockPool,
         queue_limit: QueueLimit,
-        live: ActiveSequences,
+        active: ActiveSequences,
         recovery: Recovery,
         *,
         lookahead: int,
         clock: Callable[[], float],
     ) -> None:
-        """Begins without steps.
+        """Starts without steps.
 
         Args:
             scheduler: composes steps.
             pool: its KV blocks, to look at.
-            queue_limit: is told what starts.
-            live: sequences that have not ended.
+            queue_limit: counts what starts.
+            active: sequences that have not ended.
             recovery: what is tried after a step that failed.
             lookahead: plans that may be made before the result of the last one is in.
             clock: seconds.
@@ -200,7 +205,7 @@ class StepCycle:
         self._scheduler = scheduler
         self._pool = pool
         self._queue_limit = queue_limit
-        self._active = live
+        self._active = active
         self._recovery = recovery
         self._lookahead = lookahead
         self._clock = clock
@@ -219,7 +224,7 @@ class StepCycle:
         """Makes the next plan, or none; see `EngineCore.plan_step`.
 
         Raises:
-            EngineDeadError: nothing is in flight and yet no live sequence can go on.
+            EngineDeadError: nothing is in flight and yet no active sequence can continue.
         """
         if len(self._in_flight) > self._lookahead:
             return None
@@ -231,7 +236,7 @@ class StepCycle:
         if step is None:
             if len(self._active) and not len(self._in_flight):
                 raise EngineDeadError(
-                    f"{len(self._active)} sequences are live, but none can be scheduled: "
+                    f"{len(self._active)} sequences are active, but none can be scheduled: "
                     f"{self._pool.num_free} of {self._pool.num_usable_blocks} KV blocks are free, "
                     f"last decision {self._scheduler.last_decision}"
                 )
@@ -250,7 +255,7 @@ class StepCycle:
         Raises:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing.
         """
-        step = self._in_flight.take(result.step_id)
+        step = self._in_flight.complete(result.step_id)
         if step is None:
             return []
         sampled = samples_by_sequence(step, result)
@@ -275,18 +280,18 @@ class StepCycle:
                 events[seq_id] = event
         for end in (*self._active.end_overdue(), *self._recovery.end_failed()):
             # It joins what this step gave the sequence.
-            news = events.get(end.seq_id, end)
-            events[end.seq_id] = replace(news, finish_reason=end.finish_reason, error=end.error)
+            event = events.get(end.seq_id, end)
+            events[end.seq_id] = replace(event, finish_reason=end.finish_reason, error=end.error)
         self._was_idle = not len(self._active) and not len(self._in_flight)
         return list(events.values())
 
-    def fail(self, step_id: int, error: StepFailedError) -> None:
-        """Takes note that the oldest plan couldn't be carried out; see `EngineCore.fail_step`.
+    def fail(self, error: StepFailedError) -> None:
+        """Recovers from an oldest plan that couldn't be carried out; see `EngineCore.fail_step`.
 
         Raises:
             EngineDeadError: the runner fails whatever it is given.
         """
-        plans = self._in_flight.fail(step_id)
+        plans = self._in_flight.fail()
         if not plans:
             return
         self._scheduler.counters.num_failed_steps += 1
@@ -295,7 +300,7 @@ class StepCycle:
         self._recovery.begin([seq for seq in sequences if seq is not None], error)
 
     def stop(self) -> set[int]:
-        """Forgets what is in flight, as its results will never come.
+        """Drops what is in flight, as its results will never come.
 
         Returns:
             Ids of the sequences that were being computed, or are blamed for a failure.

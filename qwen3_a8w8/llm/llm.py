@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission.sequence_factory import check_batch_size
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.engine.stats.engine_stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
+from qwen3_a8w8.errors import ConfigError, InvalidRequestError
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.no_tokenizer import NoTokenizer, has_no_tokenizer
-from qwen3_a8w8.text.output_processor import LogprobEntry, OutputDelta, OutputProcessor
+from qwen3_a8w8.text.output_processor import OutputProcessor
+from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
+logger = logging.getLogger(__name__)
+
 Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
 Message = Mapping[str, Any]
 
 
@@ -49,154 +54,6 @@ def _ids(entry: int | str | Sequence[int]) -> Sequence[int]:
             param="prompts",
         )
     return entry
-
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """One answer to a prompt.
-
-    Attributes:
-        index: 0 to n - 1.
-        token_ids: generated ids, a stop token included.
-        text: their text, without stop tokens and stop strings.
-        finish_reason: "stop" or "length".
-        logprobs: one entry per id, or None if they weren't asked for.
-    """
-
-    index: int
-    token_ids: tuple[int, ...]
-    text: str
-    finish_reason: str
-    logprobs: tuple[LogprobEntry, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationOutput:
-    """The answers to one prompt; the fields of the first are at hand directly.
-
-    Attributes:
-        prompt_token_ids: the prompt.
-        completions: `n` answers.
-        num_cached_tokens: prompt tokens that came from the prefix cache.
-        prompt_logprobs: one entry per token of the prompt but the first, or None if they weren't
-            asked for.
-    """
-
-    prompt_token_ids: tuple[int, ...]
-    completions: tuple[Completion, ...]
-    num_cached_tokens: int
-    prompt_logprobs: tuple[LogprobEntry, ...] | None = None
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        """Of the first answer."""
-        return self.completions[0].token_ids
-
-    @property
-    def text(self) -> str:
-        """Of the first answer."""
-        return self.completions[0].text
-
-    @property
-    def finish_reason(self) -> str:
-        """Of the first answer."""
-        return self.completions[0].finish_reason
-
-    @property
-    def logprobs(self) -> tuple[LogprobEntry, ...] | None:
-        """Of the first answer."""
-        return self.completions[0].logprobs
-
-
-class OutputCollector:
-    """Feeds the engine's events to one processor per sequence.
-
-    Args:
-        requests: what the engine runs.
-        make_processor: gives the text side of one sequence.
-    """
-
-    def __init__(
-        self,
-        requests: Sequence[EngineRequest],
-        make_processor: Callable[[SamplingParams], OutputProcessor],
-    ) -> None:
-        self._requests = requests
-        self._processors = [
-            [make_processor(request.sampling) for _ in range(request.sampling.n)]
-            for request in requests
-        ]
-        self._deltas: list[list[list[OutputDelta]]] = [
-            [[] for _ in range(request.sampling.n)] for request in requests
-        ]
-        self._num_cached = [0] * len(requests)
-
-    def take(self, request_index: int, index: int, event: TokenEvent) -> bool:
-        """Engine hook; True when a stop string has ended the sequence."""
-        request = self._requests[request_index]
-        delta = feed_event(self._processors[request_index][index], request.sampling, event)
-        self._deltas[request_index][index].append(delta)
-        self._num_cached[request_index] = event.num_cached_tokens
-        return delta.is_stopped
-
-    def outputs(self) -> list[GenerationOutput]:
-        """Everything, in the order of the requests."""
-        return [
-            GenerationOutput(
-                tuple(request.prompt_token_ids),
-                tuple(
-                    _completion(index, deltas, request.sampling)
-                    for index, deltas in enumerate(per_sequence)
-                ),
-                num_cached,
-                _prompt_logprobs(per_sequence[0], request.sampling),
-            )
-            for request, per_sequence, num_cached in zip(
-                self._requests, self._deltas, self._num_cached, strict=True
-            )
-        ]
-
-
-def feed_event(
-    processor: OutputProcessor, sampling: SamplingParams, event: TokenEvent
-) -> OutputDelta:
-    """What an event of the engine adds to the text.
-
-    Raises:
-        Qwen3A8W8Error: the event's own, if the sequence has failed.
-    """
-    if event.error is not None:
-        raise event.error
-    reason = event.finish_reason
-    return processor.feed(
-        event.token_ids,
-        event.logprobs if sampling.logprobs is not None else None,
-        # Like clients of the API, the text side knows two ways to end: a deadline is a limit.
-        "length" if reason == "timeout" else reason if reason in ("stop", "length") else None,
-        event.prompt_tokens,
-    )
-
-
-def _completion(index: int, deltas: Sequence[OutputDelta], sampling: SamplingParams) -> Completion:
-    has_logprobs = sampling.logprobs is not None
-    return Completion(
-        index=index,
-        token_ids=tuple(i for delta in deltas for i in delta.token_ids),
-        text="".join(delta.text for delta in deltas),
-        finish_reason=next(d.finish_reason for d in deltas if d.finish_reason is not None),
-        logprobs=tuple(e for delta in deltas for e in delta.logprobs) if has_logprobs else None,
-    )
-
-
-def _prompt_logprobs(
-    deltas: Sequence[OutputDelta], sampling: SamplingParams
-) -> tuple[LogprobEntry, ...] | None:
-    if sampling.prompt_logprobs is None:
-        return None
-    return next((delta.prompt_logprobs for delta in deltas if delta.prompt_logprobs), ())
-
-
-logger = logging.getLogger(__name__)
 
 
 class LLM(SelfClosing):
@@ -278,9 +135,9 @@ class LLM(SelfClosing):
             EngineDeadError: the runner has failed.
         """
         requests = self._requests(prompts, sampling_params, priority, timeout_s, cache_salt)
-        collected = OutputCollector(requests, self._processor)
-        self._engine.generate(requests, collected.take)
-        return collected.outputs()
+        outputs = _Outputs(requests, self.tokenizer)
+        self._engine.generate(requests, outputs.take)
+        return outputs.collect()
 
     def generate_batch(
         self,
@@ -309,18 +166,11 @@ class LLM(SelfClosing):
             RequestFailedError: the runner can't compute one of them; the engine goes on.
             EngineDeadError: the runner has failed.
         """
-        sizes = self.capabilities.decode_batch_sizes
-        if len(prompts) not in sizes:
-            raise UnsupportedBatchSizeError(
-                f"a batch has {len(prompts)} prompts, this model decodes batches of "
-                f"{' or '.join(map(str, sizes))}; generate() takes any number",
-                param="prompts",
-                code="unsupported_batch_size",
-            )
+        check_batch_size(len(prompts), self.capabilities.decode_batch_sizes)
         requests = self._requests(prompts, sampling_params, priority, timeout_s, cache_salt)
-        collected = OutputCollector(requests, self._processor)
-        self._engine.generate_batch(requests, collected.take)
-        return collected.outputs()
+        outputs = _Outputs(requests, self.tokenizer)
+        self._engine.generate_batch(requests, outputs.take)
+        return outputs.collect()
 
     def stream(
         self,
@@ -348,11 +198,11 @@ class LLM(SelfClosing):
         (request,) = self._requests([prompt], sampling_params, priority, timeout_s, cache_salt)
         if request.sampling.n != 1:
             raise InvalidRequestError("stream gives one answer; n must be 1", param="n")
-        processor = self._processor(request.sampling)
+        processor = OutputProcessor(self.tokenizer, request.sampling)
         events = self._engine.stream(request)
         try:
             for event in events:
-                delta = feed_event(processor, request.sampling, event)
+                delta = processor.feed(event)
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -422,14 +272,42 @@ class LLM(SelfClosing):
     def _encode(self, prompt: Prompt) -> Sequence[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
-    def _processor(self, sampling: SamplingParams) -> OutputProcessor:
-        return OutputProcessor(
-            self.tokenizer,
-            stop=sampling.stop,
-            min_tokens=sampling.min_tokens,
-            skip_special_tokens=sampling.skip_special_tokens,
-            stop_token_ids={*self.capabilities.eos_token_ids, *sampling.stop_token_ids},
-        )
+
+class _Outputs:
+    """The outputs of one call as they grow: an `EventHook` of the engine.
+
+    Args:
+        requests: what the engine runs.
+        tokenizer: of the model.
+    """
+
+    def __init__(self, requests: Sequence[EngineRequest], tokenizer: Tokenizer) -> None:
+        self._requests = requests
+        self._processors = [
+            [OutputProcessor(tokenizer, request.sampling) for _ in range(request.sampling.n)]
+            for request in requests
+        ]
+        self._deltas: list[list[list[OutputDelta]]] = [
+            [[] for _ in range(request.sampling.n)] for request in requests
+        ]
+
+    def take(self, request_index: int, index: int, event: TokenEvent) -> bool:
+        """Takes an event of the engine; whether a stop string has ended the sequence."""
+        delta = self._processors[request_index][index].feed(event)
+        self._deltas[request_index][index].append(delta)
+        return delta.is_stopped
+
+    def collect(self) -> list[GenerationOutput]:
+        """Everything, in the order of the requests."""
+        return [
+            GenerationOutput.collect(
+                request.prompt_token_ids,
+                deltas,
+                has_logprobs=request.sampling.logprobs is not None,
+                has_prompt_logprobs=request.sampling.prompt_logprobs is not None,
+            )
+            for request, deltas in zip(self._requests, self._deltas, strict=True)
+        ]
 
 
 def _close(events: Iterator[TokenEvent]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qwen3_a8w8.openai.response import ResponseModel
-from qwen3_a8w8.text.output_processor import LogprobEntry
+from qwen3_a8w8.text.outputs import LogprobEntry
 
 
 class PromptLogprob(ResponseModel):

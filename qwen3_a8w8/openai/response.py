@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from qwen3_a8w8.text.output_processor import OutputDelta
+from qwen3_a8w8.text.outputs import OutputDelta
 
 
 class ResponseModel(BaseModel):
@@ -140,21 +141,23 @@ def make_model_list(cards: list[ModelCard]) -> ModelList:
 
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
-    """What an answer tells of its request.
+    """What a response repeats of its request, and what it contains.
 
     Attributes:
         identity: id, time and model that every chunk repeats.
         prompts: token ids of each prompt.
         num_per_prompt: answers to each (`n`); choice p * n + k is answer k to prompt p.
-        has_usage: a stream ends with a usage chunk.
+        is_streamed: the client sees the events; otherwise it gets `ResponseWriter.whole`.
+        has_usage: the last event has the usage; always where the response isn't streamed.
         has_continuous_usage: every chunk of a stream carries the usage so far.
-        has_token_ids: the answer carries the ids of prompt and output.
-        has_prompt_logprobs: a whole answer carries the log-probabilities of its prompt.
+        has_token_ids: the response carries the ids of prompt and output.
+        has_prompt_logprobs: a whole response carries the log-probabilities of its prompt.
     """
 
     identity: ResponseIdentity
     prompts: tuple[tuple[int, ...], ...]
     num_per_prompt: int = 1
+    is_streamed: bool = True
     has_usage: bool = False
     has_continuous_usage: bool = False
     has_token_ids: bool = False
@@ -184,58 +187,50 @@ class ResponseContext:
         return sum(map(len, self.prompts))
 
 
-class Stream(Protocol):
-    """Writes an answer as events."""
+Event = TypeVar("Event", bound=ResponseModel)
+Whole = TypeVar("Whole", bound=ResponseModel)
 
-    def begin(self) -> Sequence[ResponseModel]:
+
+class ResponseWriter(ABC, Generic[Event, Whole]):
+    """Writes the response to one request: as events, or folded from them as a whole.
+
+    `begin`, then `feed` for every output, then `finish`, or `fail` at any point. Who calls them
+    doesn't know which kind of request it was.
+    """
+
+    def begin(self) -> Sequence[Event]:
         """Events before the first output."""
-        ...
+        return ()
 
-    def feed(self, index: int, delta: OutputDelta) -> Sequence[ResponseModel]:
+    @abstractmethod
+    def feed(self, index: int, delta: OutputDelta) -> Sequence[Event]:
         """Events for new output of choice `index`; none while its text is held back."""
-        ...
 
-    def finish(self, cached_tokens: int | None = None) -> Sequence[ResponseModel]:
+    @abstractmethod
+    def finish(self, cached_tokens: int | None = None) -> Sequence[Event]:
         """The events after the last output.
+
+        Args:
+            cached_tokens: prompt tokens that came from the prefix cache; None: not reported.
 
         Raises:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.
         """
-        ...
 
-    def fail(self, error: Exception, code: str | None) -> Sequence[ResponseModel]:
-        """Events that tell of an error; none where the usual error frame does.
+    def fail(self, error: Exception, code: str | None) -> Sequence[Event]:
+        """Events that report an error; none where the usual error frame does.
 
         Args:
             error: what happened.
             code: goes before the exception's own code.
         """
-        ...
+        del error, code
+        return ()
 
+    @abstractmethod
+    def whole(self, events: Sequence[Event]) -> Whole:
+        """The response that isn't streamed.
 
-class Collector(Protocol):
-    """Writes an answer as one response."""
-
-    def feed(self, index: int, delta: OutputDelta) -> None:
-        """Takes new output of choice `index`."""
-        ...
-
-    def response(self, cached_tokens: int | None = None) -> ResponseModel:
-        """The whole response.
-
-        Raises:
-            EngineDeadError: a choice has no finish reason yet; the output ended too early.
+        Args:
+            events: all that `begin`, `feed` and `finish` have returned, in order.
         """
-        ...
-
-
-class Answer(Protocol):
-    """The answer to one request, before it is known how the client wants it."""
-
-    def stream(self) -> Stream:
-        """As events."""
-        ...
-
-    def collector(self) -> Collector:
-        """As one response."""
-        ...

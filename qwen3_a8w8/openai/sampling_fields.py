@@ -214,10 +214,11 @@ class SamplingFields(StructuredFields):
         """Choices per prompt."""
         return 1 if self.n is None else self.n
 
-    def answer_options(self) -> dict[str, bool]:
+    def context_options(self) -> dict[str, bool]:
         """What the response contains besides its text: fields of `ResponseContext`."""
         options = self.stream_options or StreamOptions()
         return {
+            "is_streamed": self.is_stream,
             "has_usage": bool(options.include_usage),
             "has_continuous_usage": bool(options.continuous_usage_stats),
             "has_token_ids": bool(self.return_token_ids),

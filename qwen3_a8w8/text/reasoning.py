@@ -14,14 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-
-def partial_tail(text: str, tag: str) -> int:
-    """Length of the longest suffix of `text` that is a proper prefix of `tag`."""
-    for length in range(min(len(text), len(tag) - 1), 0, -1):
-        if text.endswith(tag[:length]):
-            return length
-    return 0
-
+from qwen3_a8w8.text.structured import Thinking
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
@@ -48,6 +41,13 @@ def initial_state(prompt: str) -> ReasoningState:
     if tail.endswith(THINK_CLOSE):
         return ReasoningState.CONTENT
     return ReasoningState.UNDECIDED
+
+
+def thinking_after(state: ReasoningState) -> Thinking:
+    """Where the grammar of a chat output applies from, given the end of its prompt."""
+    if state is ReasoningState.UNDECIDED:
+        return Thinking.OPTIONAL
+    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,3 +116,11 @@ class ReasoningParser:
             shown = shown.lstrip("\n")
             self._has_reasoning = bool(shown)
         return shown
+
+
+def partial_tail(text: str, tag: str) -> int:
+    """Length of the longest suffix of `text` that is a proper prefix of `tag`."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.nesting import depth_of, grammar_nesting, regex_nesting
-from qwen3_a8w8.text.reasoning import ReasoningState
 
 MAX_GRAMMAR_CHARS = 2**18
 """Longest schema, expression or grammar, and all choices together."""
@@ -37,13 +36,6 @@ class Thinking(Enum):
     """From the first token, or after a think block at the start of the output."""
     OPEN = "open"
     """After the think block that the prompt has opened."""
-
-
-def thinking_after(state: ReasoningState) -> Thinking:
-    """Where the grammar of a chat output applies from, given the end of its prompt."""
-    if state is ReasoningState.UNDECIDED:
-        return Thinking.OPTIONAL
-    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from qwen3_a8w8.text.call_reader import CallReader
@@ -60,35 +60,34 @@ class CallPart:
     end: CallEnd | None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call, complete unless the output was truncated.
-
-    Attributes:
-        call_id: unique, for the tool message with its result.
-        name: of the function.
-        arguments: a JSON object as text.
-    """
-
-    call_id: str
-    name: str
-    arguments: str
-
-
 AnswerPart = str | CallPart
 """Text outside calls, or an update of a call."""
 
 
-def collect_calls(parts: Iterable[AnswerPart]) -> list[ToolCall]:
-    """The calls of a complete output, without malformed ones."""
-    calls: dict[int, ToolCall] = {}
-    for part in parts:
-        if isinstance(part, CallPart):
-            before = "" if part.is_first else calls[part.index].arguments
-            calls[part.index] = ToolCall(part.call_id, part.name, before + part.arguments)
-            if part.end is CallEnd.MALFORMED:
-                del calls[part.index]
-    return list(calls.values())
+class WholeCalls:
+    """Holds each call back until it has ended, for outputs that aren't streamed.
+
+    A complete call is then one update; a malformed one is dropped, and its text follows as text.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[CallPart] = []
+
+    def feed(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+        """Text immediately, calls once they have ended."""
+        whole: list[AnswerPart] = []
+        for part in parts:
+            if isinstance(part, str):
+                whole.append(part)
+                continue
+            self._held.append(part)
+            if part.end is None:
+                continue
+            if part.end is not CallEnd.MALFORMED:
+                arguments = "".join(held.arguments for held in self._held)
+                whole.append(replace(part, arguments=arguments, is_first=True))
+            self._held.clear()
+        return whole
 
 
 def new_call_id() -> str:

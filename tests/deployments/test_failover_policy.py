@@ -106,22 +106,22 @@ async def test_whole_call_is_made_again_after_a_loss():
     assert await retried(call, SETTINGS) == "answer"
 
 
-async def test_request_that_kills_engines_is_taken_for_the_cause_and_not_sent_again():
+async def test_request_that_crashes_engines_is_blamed_and_not_sent_again():
     model = CountingModel(*[4] * 10)
-    with pytest.raises(RequestFailedError, match=r"died 3 times in a row.*max_engine_crashes 2"):
+    with pytest.raises(RequestFailedError, match=r"crashed 3 times in a row.*max_engine_crashes 2"):
         await tokens_of(model)
     assert [request.num_engine_crashes for request in model.requests] == [0, 1, 2]
 
 
-async def test_request_that_gave_tokens_since_its_last_death_is_cleared():
+async def test_request_that_gave_tokens_since_its_last_crash_is_cleared():
     model = CountingModel(1, 4, 5)
     settings = FailoverSettings(max_resumes=9, max_engine_crashes=2, timeout_s=10)
     assert len(await tokens_of(model, settings)) == 6
-    # Three tokens between the first two deaths, one between the others.
+    # Three tokens between the first two crashes, one between the others.
     assert [request.num_engine_crashes for request in model.requests] == [0, 1, 1, 2]
 
 
-async def test_death_in_which_the_request_was_not_computed_does_not_count_against_it():
+async def test_crash_in_which_the_request_was_not_computed_does_not_count_against_it():
     deaths = [EngineDeadError("others did it", was_computing=False)] * 6
     seen = []
 
@@ -154,7 +154,9 @@ async def test_request_that_cannot_be_computed_is_not_sent_again():
 async def test_time_limit_goes_on_running_over_a_loss(monkeypatch):
     now_s = 100.0
     # Not the clock of the whole process: the event loop needs it.
-    monkeypatch.setattr("deployments.resume.time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(
+        "deployments.replicas.failover.time", SimpleNamespace(monotonic=lambda: now_s)
+    )
     model = CountingModel(2, 4)
     sent = []
 

@@ -1,4 +1,4 @@
-"""The actor without Ray: steps over the channel, forms and its end on other threads."""
+"""The actor without Ray: steps over the channel, grammars and its end on other threads."""
 
 import asyncio
 import gc
@@ -14,7 +14,7 @@ from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError
 from qwen3_a8w8.text.structured import StructuredOutput
 from tests.support.fakes import make_capabilities
 
-FORM = StructuredOutput(regex="[a-z]+", param="guided_regex")
+GRAMMAR = StructuredOutput(regex="[a-z]+", param="guided_regex")
 DEADLINE_S = 30
 
 
@@ -36,7 +36,7 @@ class HeldRunner:
 
     def prepare_grammar(self, structured):
         self.calls.append(structured.regex)
-        raise InvalidRequestError("no such form", param=structured.param)
+        raise InvalidRequestError("no such grammar", param=structured.param)
 
     def close(self):
         self.calls.append("closed")
@@ -59,22 +59,26 @@ def actor():
     gc.unfreeze()
 
 
-async def test_form_is_prepared_while_a_step_runs_and_the_runner_closed_after_it(actor):
+async def test_grammar_is_prepared_while_a_step_runs_and_the_runner_closed_after_it(actor):
     runner = runners[-1]
     channel = await StepChannel.connect(actor.listen())
-    result = channel.execute(StepPlan(0))
+    answers = asyncio.Queue()
+    channel.start(answers.put_nowait)
+    channel.send(StepPlan(0))
     assert await asyncio.to_thread(runner.has_begun.wait, DEADLINE_S)
-    with pytest.raises(InvalidRequestError, match="no such form"):
-        await asyncio.wait_for(asyncio.to_thread(actor.prepare_grammar, FORM), DEADLINE_S)
+    with pytest.raises(InvalidRequestError, match="no such grammar"):
+        await asyncio.wait_for(asyncio.to_thread(actor.prepare_grammar, GRAMMAR), DEADLINE_S)
     closing = asyncio.create_task(asyncio.to_thread(actor.close))
     assert actor.ping()["num_steps"] == 0
     runner.may_end.set()
-    assert await result == StepResult(0, (), 0.5)
+    assert await asyncio.wait_for(answers.get(), DEADLINE_S) == StepResult(0, (), 0.5)
     await closing
     assert runner.calls == ["step begins", "[a-z]+", "step ends", "closed"]
     assert actor.ping()["num_steps"] == 1
+    channel.send(StepPlan(1))
+    error = await asyncio.wait_for(answers.get(), DEADLINE_S)
+    assert isinstance(error, EngineDeadError)
+    assert "no runner" in str(error)
     with pytest.raises(EngineDeadError, match="no runner"):
-        await channel.execute(StepPlan(1))
-    with pytest.raises(EngineDeadError, match="no runner"):
-        actor.prepare_grammar(FORM)
+        actor.prepare_grammar(GRAMMAR)
     await channel.close()

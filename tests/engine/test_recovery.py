@@ -1,5 +1,6 @@
 """Steps that a runner can't carry out: who ends, who goes on, and when the engine is dead."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -118,17 +119,17 @@ def test_failures_that_no_isolated_retry_explains_end_the_sequences_in_the_end(d
 def test_runner_that_fails_whatever_it_gets_is_dead(driver):
     driver.runner.fail_at_step = 3
     ids = [driver.add(make_request(i)) for i in range(3)]
-    with pytest.raises(EngineDeadError, match=r"whatever it is given.*OSError: device lost") as e:
-        driver.run()
-    driver.fail_all(e.value)
-    assert all(isinstance(driver.ends[i].error, EngineDeadError) for i in ids)
+    driver.run()
+    for i in ids:
+        assert isinstance(driver.ends[i].error, EngineDeadError)
+        assert re.search("whatever it is given.*OSError: device lost", str(driver.ends[i].error))
     # Single steps are cheaper for three, so one of them was being computed.
     assert [driver.ends[i].error.was_computing for i in ids].count(True) == 1
     assert driver.core.stats().num_finished == {"error": 3}
     driver.runner.known.clear()
 
 
-def test_death_is_counted_only_for_what_was_in_a_step(driver):
+def test_crash_is_counted_only_for_what_was_in_a_step(driver):
     running = [driver.add(make_request(i)) for i in range(16)]
     waiting = [driver.add(make_request(16 + i)) for i in range(2)]
     driver.send()

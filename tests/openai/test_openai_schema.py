@@ -301,7 +301,7 @@ def test_parse_request_reads_a_body():
         parse_request(ChatRequest, body)
     request = parse_request(ChatRequest, body.replace(": 1}", ": true}").encode())
     assert request.is_stream
-    assert request.answer_options()["has_usage"]
+    assert request.context_options()["has_usage"]
 
 
 @pytest.mark.parametrize(

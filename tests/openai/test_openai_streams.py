@@ -10,15 +10,15 @@ from pydantic import TypeAdapter
 
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.openai.chat.choice import ChatParsing
-from qwen3_a8w8.openai.chat.writer import ChatCollector, ChatStream
-from qwen3_a8w8.openai.completions.writer import CompletionCollector, CompletionStream
+from qwen3_a8w8.openai.chat.writer import ChatWriter
+from qwen3_a8w8.openai.completions.writer import CompletionWriter
 from qwen3_a8w8.openai.response import (
     ResponseContext,
     ResponseIdentity,
     make_model_card,
     make_model_list,
 )
-from qwen3_a8w8.text.output_processor import LogprobEntry, OutputDelta, TokenLogprob
+from qwen3_a8w8.text.outputs import LogprobEntry, OutputDelta, TokenLogprob
 from qwen3_a8w8.text.reasoning import ReasoningState
 
 CHAT = ResponseIdentity("chatcmpl-1", 1700000000, "m", "fp_1")
@@ -47,7 +47,7 @@ def official(kind, model) -> Any:
 
 
 def stream_of(texts, finish="stop", parsing=None, **options):
-    stream = ChatStream(asked(CHAT, 5, **options), parsing)
+    stream = ChatWriter(asked(CHAT, 5, **options), parsing)
     chunks = [chunk for text in texts for chunk in stream.feed(0, delta(text))]
     chunks += stream.feed(0, delta("", finish))
     return chunks + stream.finish()
@@ -168,7 +168,7 @@ def test_chat_stream_tool_call_cut_before_its_arguments_is_text():
     assert chunks[-1].choices[0].finish_reason == "length"
 
 
-def test_chat_stream_tool_call_that_breaks_is_told_as_text_and_ends_with_stop():
+def test_chat_stream_tool_call_that_breaks_is_text_and_ends_with_stop():
     parsing = ChatParsing(has_tools=True)
     broken = SEARCH.replace("}}", "}")
     chunks = stream_of(broken, parsing=parsing)
@@ -187,11 +187,12 @@ def test_chat_stream_without_tools_leaves_calls_in_the_text():
 
 
 def test_chat_stream_choices_have_their_own_role_and_finish():
-    stream = ChatStream(asked(CHAT, 1, n=2))
+    stream = ChatWriter(asked(CHAT, 1, n=2))
     chunks = [*stream.feed(1, delta("a")), *stream.feed(0, delta("b", "stop"))]
-    assert not stream.is_finished
+    with pytest.raises(EngineDeadError, match="choice 1"):
+        stream.finish()
     chunks += stream.feed(1, delta("c", "length"))
-    assert stream.is_finished
+    assert stream.finish() == []
     assert stream.feed(1, delta("d", "stop")) == []
     for index, reason in ((0, "stop"), (1, "length")):
         own = [c.choices[0] for c in chunks if c.choices[0].index == index]
@@ -200,14 +201,14 @@ def test_chat_stream_choices_have_their_own_role_and_finish():
 
 
 def test_chat_stream_ended_without_a_finish_reason_is_an_error():
-    stream = ChatStream(asked(CHAT, 1, n=2))
+    stream = ChatWriter(asked(CHAT, 1, n=2))
     stream.feed(0, delta("a", "stop"))
     with pytest.raises(EngineDeadError, match="choice 1"):
         stream.finish()
 
 
 def test_chat_stream_logprobs_of_held_back_text_come_with_the_next_chunk():
-    stream = ChatStream(asked(CHAT, 1))
+    stream = ChatWriter(asked(CHAT, 1))
     first = stream.feed(0, delta("", None, [entry("é", 0)]))
     second = stream.feed(0, delta("éa", None, [entry("a", 1, [("a", -0.5), ("b", -1.0)])]))
     last = stream.feed(0, delta("", "stop", [entry("<|im_end|>", 2)]))
@@ -222,11 +223,10 @@ def test_chat_stream_logprobs_of_held_back_text_come_with_the_next_chunk():
 
 
 def collect(texts, finish="stop", parsing=None):
-    collector = ChatCollector(asked(CHAT, 5), parsing)
-    for text in texts:
-        collector.feed(0, delta(text))
-    collector.feed(0, delta("", finish, [entry("<|im_end|>", 9)]))
-    return collector.response(cached_tokens=3)
+    writer = ChatWriter(asked(CHAT, 5, is_streamed=False), parsing)
+    chunks = [chunk for text in texts for chunk in writer.feed(0, delta(text))]
+    chunks += writer.feed(0, delta("", finish, [entry("<|im_end|>", 9)]))
+    return writer.whole([*chunks, *writer.finish(cached_tokens=3)])
 
 
 def test_chat_response_has_all_parts_and_is_valid_for_the_official_type():
@@ -265,7 +265,7 @@ def test_chat_response_equals_the_joined_stream():
 
 
 def test_completion_stream_chunks_are_the_official_ones_to_the_byte():
-    stream = CompletionStream(asked(TEXT, 2))
+    stream = CompletionWriter(asked(TEXT, 2))
     chunks = [*stream.feed(0, delta("")), *stream.feed(0, delta("a"))]
     chunks += [*stream.feed(0, delta("b", "length")), *stream.finish()]
     begin = '{"id":"cmpl-1","object":"text_completion","created":1700000000,"model":"m",'
@@ -278,7 +278,7 @@ def test_completion_stream_chunks_are_the_official_ones_to_the_byte():
 
 
 def test_completion_stream_usage_chunk_has_no_choices():
-    stream = CompletionStream(asked(TEXT, 2, has_usage=True))
+    stream = CompletionWriter(asked(TEXT, 2, has_usage=True))
     stream.feed(0, delta("a", "stop", num_tokens=3))
     (chunk,) = stream.finish()
     read = official(Completion, chunk)
@@ -287,16 +287,15 @@ def test_completion_stream_usage_chunk_has_no_choices():
 
 def test_completion_stream_ended_without_a_finish_reason_is_an_error():
     with pytest.raises(EngineDeadError, match="choice 0"):
-        CompletionStream(asked(TEXT, 2)).finish()
+        CompletionWriter(asked(TEXT, 2)).finish()
 
 
 def test_completion_response_has_echo_logprobs_and_usage():
-    collector = CompletionCollector(asked(TEXT, 6, n=2), ["P: ", "Q: "])
-    collector.feed(1, delta("x", "length"))
-    collector.feed(0, delta("a", None, [entry("a", 0, [("b", -0.1), ("a", -0.5)])]))
-    collector.feed(0, delta("c", "stop", [entry("c", 1, [("d", -0.2)])]))
-    assert collector.is_finished
-    read = official(Completion, collector.response())
+    writer = CompletionWriter(asked(TEXT, 6, n=2, is_streamed=False), ["P: ", "Q: "])
+    chunks = writer.feed(1, delta("x", "length"))
+    chunks += writer.feed(0, delta("a", None, [entry("a", 0, [("b", -0.1), ("a", -0.5)])]))
+    chunks += writer.feed(0, delta("c", "stop", [entry("c", 1, [("d", -0.2)])]))
+    read = official(Completion, writer.whole([*chunks, *writer.finish()]))
     assert [choice.text for choice in read.choices] == ["P: ac", "Q: x"]
     assert [choice.finish_reason for choice in read.choices] == ["stop", "length"]
     assert read.choices[1].logprobs is None

@@ -20,16 +20,16 @@ from qwen3_a8w8.errors import (
     InvalidRequestError,
     UnsupportedBatchSizeError,
 )
-from qwen3_a8w8.openai.chat.writer import ChatStream
+from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity
-from qwen3_a8w8.text.output_processor import OutputDelta
+from qwen3_a8w8.text.outputs import OutputDelta
 
 TEXT = "line\nbreak \r\n \u2028 data: [DONE] 你好"
 
 
 def chat_frames():
-    stream = ChatStream(ResponseContext(ResponseIdentity.for_chat("m"), ((1,),)))
+    stream = ChatWriter(ResponseContext(ResponseIdentity.for_chat("m"), ((1,),)))
     chunks = stream.feed(0, OutputDelta(TEXT, (1,), (), "stop"))
     return [data_frame(chunk) for chunk in chunks]
 

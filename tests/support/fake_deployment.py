@@ -1,12 +1,13 @@
 """Fakes below the HTTP routes: an engine in this process, and a runner factory for Serve."""
 
+import asyncio
 import os
 import signal
 import time
 from contextlib import aclosing
 from pathlib import Path
 
-from deployments.engine.batch_router import BatchRouter, collect
+from deployments.engine.batch_router import BatchRouter
 from deployments.ingress.generation import split_request
 from deployments.replicas.failover import resumed_stream
 from deployments.replicas.report import ReplicaReport
@@ -16,7 +17,7 @@ from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities, execute_step
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, StepFailedError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
@@ -80,12 +81,20 @@ class FakeEngine:
         self.core = EngineCore(capabilities, config or EngineConfig())
         self.router: BatchRouter | None = None
 
-    async def _execute(self, plan):
-        return execute_step(self.runner, plan)
+    def _send(self, plan) -> None:
+        """The answer comes once everything that can run has run."""
+        asyncio.get_running_loop().call_soon(self._answer, plan)
+
+    def _answer(self, plan) -> None:
+        try:
+            answer = execute_step(self.runner, plan)
+        except StepFailedError as error:
+            answer = error
+        self.router.take(answer)
 
     def _running(self) -> BatchRouter:
         if self.router is None:
-            self.router = BatchRouter(self.core, self._execute)
+            self.router = BatchRouter(self.core, self._send)
         return self.router
 
     async def _open(self, request: EngineRequest):
@@ -106,8 +115,7 @@ class FakeEngine:
 
     async def generate_batch(self, requests):
         streams = self._running().submit_batch(requests)
-        pairs = zip(streams, requests, strict=True)
-        return [await collect(stream, request, i) for i, (stream, request) in enumerate(pairs)]
+        return [await stream.whole() for stream in streams]
 
     async def capabilities(self) -> RunnerCapabilities:
         return self.core.capabilities
@@ -121,4 +129,4 @@ class FakeEngine:
 
     async def close(self) -> None:
         if self.router is not None:
-            await self.router.close()
+            self.router.close()

@@ -61,11 +61,10 @@ class StepDriver:
         """Carries out the oldest plan that is in flight."""
         plan = self.in_flight.popleft()
         try:
-            result = execute_step(self.runner, plan)
+            answer = execute_step(self.runner, plan)
         except StepFailedError as error:
-            self.core.fail_step(plan.step_id, error)
-            return
-        for event in self.core.complete_step(result):
+            answer = error
+        for event in self.core.take(answer):
             self.take(event)
 
     def run(self, max_steps=2000):

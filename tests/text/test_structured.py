@@ -11,8 +11,8 @@ from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.completions.request import CompletionRequest
 from qwen3_a8w8.openai.request import validate_request
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
-from qwen3_a8w8.text.reasoning import ReasoningState
-from qwen3_a8w8.text.structured import StructuredOutput, Thinking, thinking_after
+from qwen3_a8w8.text.reasoning import ReasoningState, thinking_after
+from qwen3_a8w8.text.structured import StructuredOutput, Thinking
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 TOOLS = [

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen3_a8w8.text.tool_calls import CallEnd, CallPart, ToolCallParser, collect_calls
+from qwen3_a8w8.text.tool_calls import CallEnd, CallPart, ToolCallParser
 from tests.support.json_values import JSON_OBJECTS
+from tests.support.tool_calls import calls_of
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 EMPTY = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
@@ -124,7 +125,7 @@ BROKEN = [
 def test_whole_text_gives_content_and_calls(text, content, calls):
     parts = run([text])
     assert content_of(parts) == content
-    assert [(call.name, call.arguments) for call in collect_calls(parts)] == calls
+    assert [(call.name, call.arguments) for call in calls_of(parts)] == calls
     assert streamed(parts) == [(*call, CallEnd.WHOLE) for call in calls]
 
 
@@ -139,14 +140,14 @@ def test_call_that_breaks_later_is_text_and_its_arguments_are_never_json(text, t
     assert content_of(parts) == text
     assert streamed(parts) == [("f", told, CallEnd.MALFORMED)]
     assert not is_json(told)
-    assert collect_calls(parts) == []
+    assert calls_of(parts) == []
 
 
 def test_good_call_behind_a_broken_one_has_the_next_index():
     parts = run(f"{BAD_TAIL}\n{CALL}")
     assert content_of(parts) == BAD_TAIL
     assert [call[2] for call in streamed(parts)] == [CallEnd.MALFORMED, CallEnd.WHOLE]
-    assert [(call.name, call.arguments) for call in collect_calls(parts)] == [OSLO]
+    assert [(call.name, call.arguments) for call in calls_of(parts)] == [OSLO]
 
 
 @pytest.mark.parametrize("length", range(len(CALL)))
@@ -158,7 +159,7 @@ def test_answer_cut_within_a_call_keeps_what_there_is_of_it(length):
     else:
         arguments = CALL[begin : min(length, CALL.index("}}") + 1)]
         assert (content, calls) == ("", [("get_weather", arguments, CallEnd.CUT)])
-        (call,) = collect_calls(run([CALL[:length]], is_cut=True))
+        (call,) = calls_of(run([CALL[:length]], is_cut=True))
         assert call.arguments == arguments
 
 
@@ -182,7 +183,7 @@ def answer(pieces, is_cut):
     for _, arguments, end in streamed(parts):
         assert end is not CallEnd.MALFORMED or not is_json(arguments)
     told = [call[:2] for call in streamed(parts) if call[2] is not CallEnd.MALFORMED]
-    calls = [(call.name, call.arguments) for call in collect_calls(parts)]
+    calls = [(call.name, call.arguments) for call in calls_of(parts)]
     assert told == calls
     return content_of(parts), calls
 
@@ -212,7 +213,7 @@ def test_arguments_are_told_byte_for_byte_as_they_are_written(
     )
     parts = run([text[i : i + step] for i in range(0, len(text), step)])
     assert streamed(parts) == [("f", one, CallEnd.WHOLE) for one in written]
-    assert [call.arguments for call in collect_calls(parts)] == written
+    assert [call.arguments for call in calls_of(parts)] == written
     assert content_of(parts) == ""
 
 

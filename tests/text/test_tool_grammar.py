@@ -6,9 +6,10 @@ import pytest
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.structured import StructuredOutput
-from qwen3_a8w8.text.tool_calls import ToolCallParser, collect_calls
+from qwen3_a8w8.text.tool_calls import ToolCallParser
 from qwen3_a8w8.text.tool_grammar import CallableTool, call_grammar
 from tests.support.grammars import EOS, follow, ids_of, random_answer
+from tests.support.tool_calls import calls_of
 
 POINT = {
     "type": "object",
@@ -28,7 +29,7 @@ def parsed(text):
     parser = ToolCallParser()
     parts = [*parser.feed(text), *parser.finish(is_cut=False)]
     assert not any(isinstance(part, str) for part in parts)
-    return [(call.name, json.loads(call.arguments)) for call in collect_calls(parts)]
+    return [(call.name, json.loads(call.arguments)) for call in calls_of(parts)]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -19,13 +19,13 @@ _WINDOW = 32
 
 
 class RateMeter:
-    """Amounts per second over the last few events; knows no clock, it is told the time."""
+    """Amounts per second over the last few events; the caller passes the time."""
 
     def __init__(self) -> None:
         self._events: deque[tuple[float, float]] = deque(maxlen=_WINDOW)
 
     def add(self, now_s: float, amount: float = 1.0) -> None:
-        """Takes note that `amount` more happened at `now_s`."""
+        """Adds `amount` that happened at `now_s`."""
         self._events.append((now_s, amount))
 
     def seconds_for(self, amount: float, now_s: float) -> float | None:
@@ -46,7 +46,7 @@ _RETRY_AFTER_S = (1.0, 60.0)
 
 
 class QueueLimit:
-    """Bounds on the sequences that one engine holds."""
+    """Bounds on the sequences of one engine."""
 
     def __init__(
         self,
@@ -69,11 +69,11 @@ class QueueLimit:
         return limit - self._num_active
 
     def has_room(self, num_sequences: int, num_tokens: int) -> bool:
-        """Whether so many sequences with so many tokens in all may come in now."""
+        """Whether so many sequences with so many tokens in all would be admitted now."""
         return num_sequences <= self.room and self._num_excess_tokens(num_tokens) <= 0
 
     def check(self, sequences: list[Sequence]) -> None:
-        """Lets sequences in, or doesn't.
+        """Checks that sequences fit.
 
         Raises:
             CapacityError: they are too many or too long now.
@@ -82,9 +82,9 @@ class QueueLimit:
         num_excess = len(sequences) - self.room
         if num_excess > 0:
             raise CapacityError(
-                f"{self._num_active} sequences are running or waiting and {len(sequences)} more are "
-                f"asked for, but {self._num_active + self.room} is the limit (max_running_requests "
-                f"{config.max_running_requests} + max_queued_requests "
+                f"{self._num_active} sequences are running or waiting and {len(sequences)} more "
+                f"are asked for, but {self._num_active + self.room} is the limit "
+                f"(max_running_requests {config.max_running_requests} + max_queued_requests "
                 f"{config.max_queued_requests}); try again later or raise the limits",
                 retry_after_s=self._retry_after_s(self._ends, num_excess),
             )
@@ -99,11 +99,11 @@ class QueueLimit:
             )
 
     def count_start(self, num_tokens: int) -> None:
-        """Takes note that a sequence of so many tokens has left the queue for the first time."""
+        """Counts a sequence of so many tokens that has left the queue for the first time."""
         self._started_tokens.add(self._clock(), num_tokens)
 
     def count_end(self) -> None:
-        """Takes note that a sequence has ended."""
+        """Counts a sequence that has ended."""
         self._ends.add(self._clock())
 
     @property
@@ -113,11 +113,11 @@ class QueueLimit:
     def _num_excess_tokens(self, num_tokens: int) -> int:
         """By how many tokens the queue would be too long with so many more; <= 0: by none."""
         if not self._queues.waiting:
-            return 0  # alone it is taken, however long: it couldn't come in at any other time
+            return 0  # alone it is admitted, however long: it never could be otherwise
         return self._queues.num_waiting_tokens + num_tokens - self._config.max_queued_tokens
 
     def _retry_after_s(self, meter: RateMeter, num_excess: int) -> float:
-        """When what is too much now should be gone, at the rate at which things went lately."""
+        """Seconds until the excess should be gone, at the latest rate."""
         seconds = meter.seconds_for(num_excess, self._clock())
         if seconds is None:
             # Nothing is measured yet: the shortest of the running sequences, step by step.

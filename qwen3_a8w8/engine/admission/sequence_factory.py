@@ -7,6 +7,7 @@ nothing that waits can block those behind it for ever. What comes out can be sch
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from collections.abc import Sequence as Many
 from dataclasses import replace
 
 from qwen3_a8w8.config import EngineConfig
@@ -46,7 +47,7 @@ class SequenceFactory:
         max_tokens = output_limit(request, self._capabilities)
         seed = self._seed_of(request)
         if request.sampling.n > 1 and request.family is None:
-            request = replace(request, family=f"the answers from {self._next_seq_id} on")
+            request = replace(request, family=f"the sequences from {self._next_seq_id} on")
         return [
             self._make(request, derive_seed(seed, index), max_tokens, None)
             for index in range(request.sampling.n)
@@ -74,7 +75,7 @@ class SequenceFactory:
         ]
 
     def canary(self) -> Sequence:
-        """A sequence of one token that gives two more: a prefill and a decode step."""
+        """A canary: a sequence of one token that gives two more, by a prefill and a decode step."""
         seq = Sequence(
             self._next_seq_id,
             (0,),
@@ -95,7 +96,7 @@ class SequenceFactory:
         explicit_batch: ExplicitBatch | None,
     ) -> Sequence:
         sampling = replace(request.sampling, seed=seed, n=1)
-        # Without a prefix cache only the answers to one prompt share its blocks, while they live.
+        # Without a prefix cache only the answers to one prompt share its blocks, while they run.
         is_cached = self._config.enable_prefix_caching
         eos = () if sampling.ignore_eos else self._capabilities.eos_token_ids
         seq = Sequence(
@@ -159,6 +160,27 @@ def check_request(request: EngineRequest, capabilities: RunnerCapabilities) -> N
         )
 
 
+def check_batch_size(num_prompts: int, batch_sizes: Many[int], *, param: str = "prompts") -> None:
+    """Checks the size of an explicit batch.
+
+    Args:
+        num_prompts: of the batch.
+        batch_sizes: sizes that are decoded.
+        param: name of the request's field for messages.
+
+    Raises:
+        UnsupportedBatchSizeError: a batch of this size isn't decoded.
+    """
+    if num_prompts not in batch_sizes:
+        raise UnsupportedBatchSizeError(
+            f"the batch has {num_prompts} prompts, but a batch is decoded with "
+            f"{' or '.join(map(str, batch_sizes))} rows; send one of these sizes, or send the "
+            "prompts as independent requests, which are grouped as they come",
+            param=param,
+            code="unsupported_batch_size",
+        )
+
+
 def check_batch(
     requests: list[EngineRequest], capabilities: RunnerCapabilities, config: EngineConfig
 ) -> None:
@@ -172,14 +194,7 @@ def check_batch(
     sizes = [
         size for size in capabilities.decode_batch_sizes if size <= config.max_running_requests
     ]
-    if len(requests) not in sizes:
-        raise UnsupportedBatchSizeError(
-            f"the batch has {len(requests)} prompts, but a batch is decoded with "
-            f"{' or '.join(map(str, sizes))} rows; send one of these sizes, or send the prompts "
-            "as independent requests, which are grouped as they come",
-            param="prompts",
-            code="unsupported_batch_size",
-        )
+    check_batch_size(len(requests), sizes)
     for request in requests:
         check_request(request, capabilities)
         if len(requests) > 1 and request.sampling.n > 1:
@@ -224,8 +239,8 @@ def batch_output_limits(
 ) -> list[int]:
     """Each request's `max_tokens` such that a whole explicit batch fits the KV cache to its end.
 
-    Members of a batch wait for each other, so one that lost its blocks to another could never
-    get them back: what isn't needed to begin is shared out evenly beforehand.
+    Members of a batch wait for each other, so one that was preempted for another could never be
+    admitted again: blocks that aren't needed at the start are divided evenly beforehand.
     """
     num_begin = [_blocks_to_begin(request, capabilities) for request in requests]
     num_spare = (capabilities.num_kv_blocks - 1 - sum(num_begin)) // len(requests)

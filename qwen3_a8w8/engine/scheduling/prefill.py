@@ -52,7 +52,7 @@ class PrefillBudget:
         return self._token_s
 
     def observe(self, num_tokens: int, layer_share: float, prefill_time_s: float) -> None:
-        """Takes in a measured dispatch.
+        """Adds a measured dispatch.
 
         Args:
             num_tokens: its tokens.
@@ -112,7 +112,7 @@ class PrefillPlanner:
         self._num_steps_owed = 0
 
     def restart(self) -> None:
-        """Forgets the dispatch that is on its way."""
+        """Drops the dispatch that is on its way."""
         self._open_chunks = []
         self._num_steps_owed = 0
 
@@ -126,7 +126,7 @@ class PrefillPlanner:
         if choice is not None and self._num_steps_owed > 0:
             self._num_steps_owed -= 1
             builder.blocked = (
-                "the last chunk held up decoding sequences that haven't had their turn"
+                "the last chunk delayed decoding sequences that haven't had their turn"
             )
             return
         self._num_steps_owed = 0
@@ -141,7 +141,7 @@ class PrefillPlanner:
                 if seq.is_prefilling:
                     builder.add_chunk(seq)
             if builder.preempted:
-                builder.blocked = "blocks were taken from running sequences in this step"
+                builder.blocked = "running sequences were preempted in this step"
             else:
                 self._admit(builder)
         if not builder.chunks:
@@ -151,7 +151,7 @@ class PrefillPlanner:
         self._next_layer = end
         self._open_chunks = [] if end == self._num_layers else builder.chunks
         if choice is not None:
-            # Rows that take turns shall all have had one before the next chunk.
+            # Rows that take turns must all have had one before the next chunk.
             self._num_steps_owed = -(-choice.num_ready // choice.batch_size) - 1
 
     def _admit(self, builder: StepBuilder) -> None:

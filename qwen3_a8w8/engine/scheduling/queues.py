@@ -23,7 +23,7 @@ class SequenceBlocks:
 
     @property
     def num_free(self) -> int:
-        """Blocks that can be given."""
+        """Blocks that can be allocated."""
         return self._pool.num_free
 
     def num_missing(self, seq: Sequence) -> int:
@@ -31,12 +31,12 @@ class SequenceBlocks:
         return self._pool.blocks_for(seq.num_total_tokens) - len(seq.block_ids)
 
     def extend(self, seq: Sequence, num_blocks: int) -> None:
-        """Gives a sequence blocks of its own; as many must be free."""
+        """Allocates blocks for a sequence; as many must be free."""
         if num_blocks > 0:
             seq.block_ids = (*seq.block_ids, *self._pool.allocate(num_blocks))
 
     def extend_for_drafts(self, seq: Sequence, num_draft_tokens: int) -> int:
-        """Gives blocks for drafts as far as any are free; returns the drafts that have room."""
+        """Allocates blocks for draft tokens while any are free; returns how many have room."""
         num_missing = self._pool.blocks_for(seq.num_total_tokens + num_draft_tokens) - len(
             seq.block_ids
         )
@@ -46,11 +46,11 @@ class SequenceBlocks:
         )
 
     def admit(self, group: Many[Sequence], running: Many[Sequence]) -> bool:
-        """Gives blocks for all known tokens of all of a group, or none at all.
+        """Allocates blocks for all known tokens of all of a group, or none at all.
 
         What the prefix cache has is shared; `num_published_blocks` says how much that is. One
         block per running sequence is left, so that an admission isn't undone by their next
-        tokens; members of the group's own batch stand still until it is admitted.
+        tokens; members of the group's own batch don't decode until it is admitted.
 
         Args:
             group: one sequence, or the waiting members of an explicit batch.
@@ -78,15 +78,15 @@ class SequenceBlocks:
         return seq.num_published_blocks * self._pool.block_size
 
     def is_being_computed(self, seq: Sequence, running: Many[Sequence]) -> bool:
-        """Whether the first block it lacks is soon to come out of a running prefill.
+        """Whether a running prefill is about to compute the first block that it lacks.
 
         So that several answers to one prompt, or a burst with one system prompt, compute it
-        once. The prefill it waits for goes on, or loses its blocks and is waited for no more.
+        once. The prefill that it waits for continues, or is preempted and waited for no longer.
         """
         keys = self._reusable_keys(seq)
         first = self._pool.num_known_blocks(keys)
         if first == len(keys):
-            return False  # as it is where nothing is shared
+            return False  # also where nothing is shared
         block_size = self._pool.block_size
         return any(
             other.num_published_blocks <= first < other.prefill_end // block_size
@@ -94,18 +94,18 @@ class SequenceBlocks:
             for other in running
         )
 
-    def publish(self, work: ScheduledWork, num_kept: int) -> None:
+    def publish(self, work: ScheduledWork, num_accepted: int) -> None:
         """Makes the blocks that a confirmed step has filled findable by their prefix.
 
         Args:
             work: the sequence's share of the step; its blocks are still its own.
-            num_kept: drafts that came true.
+            num_accepted: accepted draft tokens.
         """
         seq, block_size = work.seq, self._pool.block_size
-        num_full_blocks = (work.end + num_kept) // block_size
+        num_full_blocks = (work.end + num_accepted) // block_size
         if not seq.shares_blocks or num_full_blocks <= seq.num_published_blocks:
             return  # as after most decode steps
-        # Of kept drafts the ids aren't taken in yet; their block is published a step later.
+        # The ids of accepted draft tokens aren't known yet; their block is published a step later.
         keys = seq.block_keys(block_size)
         num_full_blocks = min(num_full_blocks, len(keys))
         for i in range(seq.num_published_blocks, num_full_blocks):
@@ -113,7 +113,7 @@ class SequenceBlocks:
         seq.num_published_blocks = max(seq.num_published_blocks, num_full_blocks)
 
     def release(self, seq: Sequence) -> None:
-        """Takes back all that a sequence holds."""
+        """Frees all blocks of a sequence."""
         self._pool.release(seq.block_ids)
         seq.block_ids = ()
 
@@ -130,7 +130,7 @@ def _rank(seq: Sequence) -> tuple[int, int]:
 
 
 class Queues:
-    """The live sequences.
+    """The active sequences, by state.
 
     Attributes:
         waiting: those without blocks, lowest rank value first.
@@ -151,7 +151,7 @@ class Queues:
 
     @property
     def first_waiting(self) -> Sequence | None:
-        """Who may come in next."""
+        """The next sequence to admit."""
         if self.isolated is not None:
             return self.isolated if self.isolated.state is SequenceState.WAITING else None
         return self.waiting[0] if self.waiting else None
@@ -167,7 +167,7 @@ class Queues:
         seq.state = SequenceState.RUNNING
 
     def preempt(self, seq: Sequence) -> None:
-        """Takes a running sequence's blocks away; it waits, and will be computed anew."""
+        """Frees a running sequence's blocks; it waits, and will be recomputed."""
         self.running.remove(seq)
         insort(self.waiting, seq, key=_rank)
         self._blocks.release(seq)
@@ -181,7 +181,7 @@ class Queues:
             self.preempt(seq)
 
     def remove(self, seq: Sequence) -> None:
-        """Takes a sequence that ends out, wherever it is, and its blocks with it."""
+        """Removes a sequence that ends, wherever it is, and frees its blocks."""
         (self.waiting if seq.state is SequenceState.WAITING else self.running).remove(seq)
         self._blocks.release(seq)
         seq.state = SequenceState.FINISHED

@@ -1,20 +1,19 @@
-"""Who gets which blocks and which place in the next step.
+"""The scheduler: which sequences get KV blocks and a place in the next step.
 
 By rank: priority first, then arrival. Running sequences that can decode are visited
-in this order: each gets a block for its next token, if need be from the running one
-of the lowest rank, which then waits again and is computed anew (recomputation is
+in this order: each gets a block for its next token, if need be by preempting the running
+sequence of the lowest rank, which then waits and is recomputed (recomputation is
 cheap beside a copy of the cache, and by batch invariance it gives the same bits).
-The decode rows are chosen in `batch.py`, the prefill dispatch is filled in `prefill.py`. Which
-blocks a sequence gets is `sequence_blocks.py`.
+The decode rows are chosen in `step_builder.py`, the prefill dispatch is filled in `prefill.py`,
+and `queues.py` keeps the blocks of each sequence.
 
-Why blocks may be given on at once, with a plan still in flight: a runner
-executes plans in order, and whoever gets a block writes each of its slots before
-it reads it. So a plan in flight that still reads or writes a block of a sequence
-that has ended, or was preempted, is done before a later plan overwrites it; and a
-row in flight of such a sequence writes only its own newest positions, which lie
-in no published block.
+Why a freed block may be reused at once, with a plan still in flight: a runner executes plans in
+order, and the new owner of a block writes each of its slots before it reads it. So a plan in
+flight that still reads or writes a block of a sequence that has ended, or was preempted, is done
+before a later plan overwrites it; and a row in flight of such a sequence writes only its own
+newest positions, which lie in no published block.
 
-Knows nothing of requests, seeds, stop tokens or events: that is `core.py`.
+Knows nothing of requests, seeds, stop tokens or events: those are `core.py`'s.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Scheduler:
         self.last_decision: Decision | None = None
 
     def finish(self, seq: Sequence) -> None:
-        """Takes a sequence out, wherever it is, and gives its blocks back."""
+        """Removes a sequence, wherever it is, and frees its blocks."""
         self.queues.remove(seq)
         if seq.is_started:
             self._to_release.append(seq.seq_id)
@@ -102,7 +101,7 @@ class Scheduler:
     def confirm(
         self, step: ScheduledStep, result: StepResult, num_sampled: Mapping[int, int]
     ) -> None:
-        """Takes note that the runner has done a step: its samples land, full blocks get public.
+        """Records that the runner has done a step: its samples are in, full blocks are published.
 
         Args:
             step: the step.
@@ -116,22 +115,22 @@ class Scheduler:
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
-            num_kept = 0
+            num_accepted = 0
             if work.num_draft_tokens:
-                num_kept = num_sampled[seq.seq_id] - 1
+                num_accepted = num_sampled[seq.seq_id] - 1
                 self._drafting = None
-            self.counters.num_accepted_draft_tokens += num_kept
+            self.counters.num_accepted_draft_tokens += num_accepted
             is_own = seq.num_preemptions == work.num_preemptions
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue
-            seq.num_computed_tokens += num_kept
-            self._blocks.publish(work, num_kept)
+            seq.num_computed_tokens += num_accepted
+            self._blocks.publish(work, num_accepted)
 
     def restart_all(self, lost_plans: Iterable[StepPlan]) -> None:
-        """Puts everything back in the queue as if the runner had never heard of it.
+        """Puts everything back in the queue, to be registered with the runner again.
 
         Args:
-            lost_plans: plans whose results are of no use; what of them was carried out isn't known.
+            lost_plans: plans whose results won't be used; how much of them was done isn't known.
         """
         self.queues.preempt_all()
         for plan in lost_plans:

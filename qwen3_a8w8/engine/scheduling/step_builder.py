@@ -48,8 +48,8 @@ def choose_decode(
     """Picks the rows of the next decode dispatch.
 
     An explicit batch and the independent sequences never share a dispatch; when both are
-    ready, the one that has waited longer goes. Independent sequences of a number that is
-    itself a batch size (1, 16) go all together; any other number takes the size that
+    ready, the one that has waited longer decodes. Independent sequences of a number that is
+    itself a batch size (1, 16) all decode together; any other number takes the size that
     brings all of them one token further in the least time: ceil(n / size) dispatches of
     that size. If that takes several dispatches, the rows that decoded longest ago go first.
 
@@ -97,9 +97,10 @@ class ScheduledWork(NamedTuple):
 
     Attributes:
         seq: the sequence.
-        end: positions [0, end) are computed once the step is confirmed, kept drafts left out.
+        end: positions [0, end) are computed once the step is confirmed, accepted draft tokens
+            left out.
         is_sampled: the step samples a token for it.
-        num_draft_tokens: drafts the step checks for it, each of which may give one token more.
+        num_draft_tokens: draft tokens that the step checks for it.
         num_preemptions: the sequence's count when this was planned; a higher one since then
             means that the blocks this step wrote are no longer its own.
     """
@@ -113,7 +114,7 @@ class ScheduledWork(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledChunk:
-    """A chunk on its way through the layers, and whose it is."""
+    """A chunk on its way through the layers, and its sequence."""
 
     seq: Sequence
     chunk: PrefillChunk
@@ -121,7 +122,7 @@ class ScheduledChunk:
 
     @property
     def is_wanted(self) -> bool:
-        """Whether the sequence is live and has kept its blocks since."""
+        """Whether the sequence still runs and was never preempted since."""
         return (
             self.seq.state is SequenceState.RUNNING
             and self.seq.num_preemptions == self.num_preemptions
@@ -149,7 +150,7 @@ class StepBuilder:
     """Collects the parts of one step.
 
     Attributes:
-        preempted: ids of sequences whose blocks were taken away for it.
+        preempted: ids of the sequences that were preempted for it.
         blocked: why the first waiting sequence wasn't admitted, or "".
     """
 
@@ -183,7 +184,7 @@ class StepBuilder:
         return self._num_tokens_left > 0 and self._num_logits_left > 0
 
     def start(self, seq: Sequence) -> None:
-        """Makes a sequence known to the runner."""
+        """Registers a sequence with the runner."""
         self._starts.append(seq.start_message())
 
     def limit_prefill(self, num_tokens: int) -> None:
@@ -207,12 +208,12 @@ class StepBuilder:
         self._num_logits_left -= chunk.num_logits
 
     def continue_chunks(self, chunks: list[ScheduledChunk]) -> None:
-        """Takes up chunks that have gone through some layers; no others fit beside them."""
+        """Continues chunks that have gone through some layers; no others fit beside them."""
         self._chunks = list(chunks)
         self._num_logits_left = 0
 
     def set_prefill_layers(self, begin: int, end: int) -> None:
-        """Says through which layers the chunks go; with the last one they count as computed."""
+        """Sets the layers that the chunks go through; with the last one they count as computed."""
         self._layers = (begin, end)
         if end == self._num_layers:
             for entry in self._chunks:
@@ -223,7 +224,7 @@ class StepBuilder:
 
         Args:
             choice: the rows.
-            drafts: guesses for the row of a batch of 1; its block table covers them.
+            drafts: draft tokens for the row of a batch of 1; its block table covers them.
         """
         rows: list[DecodeRow] = []
         for seq in choice.rows:
@@ -235,7 +236,7 @@ class StepBuilder:
         self._decode = DecodeBatch(choice.batch_size, tuple(rows))
 
     def finish(self, release: tuple[int, ...]) -> ScheduledStep:
-        """The step, with the sequences that the runner is to forget."""
+        """The step, with the sequences that the runner has to release."""
         plan = StepPlan(
             step_id=self._step_id,
             release=release,

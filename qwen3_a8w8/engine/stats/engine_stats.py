@@ -1,4 +1,4 @@
-"""What the engine has done and holds right now, in numbers.
+"""What the engine has done, and its state right now, in numbers.
 
 `StepCounters` only grow; `EngineStats` is a snapshot for metrics, logs and tests.
 """
@@ -21,10 +21,10 @@ class Decision:
         prefill_layers: layers [begin, end) that they went through.
         decode_batch_size: size of its decode dispatch, 0 without one.
         num_decode_rows: live rows in it.
-        num_draft_tokens: drafts it checks.
+        num_draft_tokens: draft tokens that it checks.
         num_ready: sequences that could have decoded.
         decode_reason: why that size and those rows.
-        preempted: sequences whose blocks were taken away for it.
+        preempted: sequences that were preempted for it.
         blocked: why no prompt, or not the first waiting one, went on in it, or "".
     """
 
@@ -50,13 +50,13 @@ class StepCounters:
         num_prefill_tokens: positions computed by prefill, recomputation included.
         num_prefix_query_tokens: prompt tokens looked up in the prefix cache.
         num_prefix_hit_tokens: those of them that were found.
-        num_preemptions: times a sequence lost its blocks.
+        num_preemptions: times a sequence was preempted.
         queue_times: seconds that sequences had waited when they were first admitted.
         num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
-        num_draft_tokens: drafts that were checked.
-        num_accepted_draft_tokens: those of them that came true, each a token without a step of its own.
+        num_draft_tokens: draft tokens that were checked.
+        num_accepted_draft_tokens: those of them that were accepted, each without a step of its own.
         num_following_steps: steps done that came right after another, with work in between.
         following_device_time_s: seconds that the device computed in them.
         host_gap_s: seconds that the device waited for them.

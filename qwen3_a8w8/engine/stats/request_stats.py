@@ -76,9 +76,9 @@ def _histogram(bounds: tuple[float, ...]) -> Callable[[], Histogram]:
 class RequestStats:
     """Histograms since the engine was made.
 
-    A sequence that goes on from what another engine has generated had its beginning there: it
-    has no part in `ttft_s` and `e2e_s`. One that ended by an error counts in none of those that
-    are told at the end.
+    A sequence that continues what another engine has generated started there: it isn't counted in
+    `ttft_s` and `e2e_s`. One that ended by an error counts in none of those that are observed at
+    the end.
 
     Attributes:
         ttft_s: seconds from arrival to the first token.

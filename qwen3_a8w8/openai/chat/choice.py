@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from qwen3_a8w8.engine.sampling_params import ThinkingLimit
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.shapes import ChatFinishReason
-from qwen3_a8w8.text.output_processor import LogprobEntry, OutputDelta
+from qwen3_a8w8.text.outputs import LogprobEntry, OutputDelta
 from qwen3_a8w8.text.reasoning import THINK_CLOSE, THINK_OPEN, ReasoningParser, ReasoningState
 from qwen3_a8w8.text.tokenizer import Tokenizer
-from qwen3_a8w8.text.tool_calls import AnswerPart, ToolCallParser, new_call_id
+from qwen3_a8w8.text.tool_calls import AnswerPart, ToolCallParser, WholeCalls, new_call_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ChatPiece:
 
     Attributes:
         reasoning: text of the think block, which comes before everything else.
-        parts: text and news of calls, in the order in which the model wrote them.
+        parts: text and parts of calls, in the order in which the model wrote them.
         logprobs: of the tokens.
         token_ids: the tokens.
         finish_reason: how the choice ended.
@@ -68,11 +68,19 @@ class ChatChoice:
         finish_reason: how it ended, or None while it goes on.
     """
 
-    def __init__(self, parsing: ChatParsing) -> None:
+    def __init__(self, parsing: ChatParsing, *, is_streamed: bool = True) -> None:
+        """Starts a choice.
+
+        Args:
+            parsing: how it is split.
+            is_streamed: calls are reported as they are written. Otherwise each comes as one part
+                once it has ended, and one that turns out to be malformed not at all.
+        """
         state = parsing.reasoning
         self._reasoning = None if state is None else ReasoningParser(state)
         self._has_reasoning = parsing.has_reasoning
         self._tools = ToolCallParser(parsing.make_call_id) if parsing.has_tools else None
+        self._whole_calls = None if is_streamed else WholeCalls()
         self._think_ids = parsing.think_ids
         self._is_thinking = state is ReasoningState.REASONING
         self._is_call_named = parsing.is_call_named
@@ -98,6 +106,8 @@ class ChatChoice:
             parts = self._tools.feed(content)
             if is_final:
                 parts += self._tools.finish(is_cut=delta.finish_reason == "length")
+            if self._whole_calls is not None:
+                parts = self._whole_calls.feed(parts)
         self.finish_reason = delta.finish_reason
         has_calls = self._tools is not None and self._tools.num_calls > 0
         if self.finish_reason == "stop" and has_calls and not self._is_call_named:

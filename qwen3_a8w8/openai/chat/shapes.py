@@ -12,8 +12,8 @@ from typing import Literal
 
 from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
-from qwen3_a8w8.text.output_processor import LogprobEntry, TokenLogprob
-from qwen3_a8w8.text.tool_calls import CallPart, ToolCall
+from qwen3_a8w8.text.outputs import LogprobEntry, TokenLogprob
+from qwen3_a8w8.text.tool_calls import CallPart
 
 ChatFinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -154,10 +154,12 @@ def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | No
     return ChoiceLogprobs(content=content, refusal=None)
 
 
-def make_message_call(call: ToolCall) -> MessageToolCall:
-    """Converts a call for a complete message."""
-    function = FunctionCall(name=call.name, arguments=call.arguments)
-    return MessageToolCall(id=call.call_id, type="function", function=function)
+def make_message_call(call: DeltaToolCall) -> MessageToolCall:
+    """Converts the delta that has a whole call for a complete message."""
+    assert call.id is not None
+    assert call.function.name is not None
+    function = FunctionCall(name=call.function.name, arguments=call.function.arguments)
+    return MessageToolCall(id=call.id, type="function", function=function)
 
 
 def make_delta_call(part: CallPart) -> DeltaToolCall:

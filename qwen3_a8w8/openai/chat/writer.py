@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
@@ -14,56 +14,48 @@ from qwen3_a8w8.openai.chat.shapes import (
     ChatMessage,
     ChatResponse,
     ChatResponseChoice,
+    ChoiceLogprobs,
     ChunkChoice,
     make_choice_logprobs,
     make_delta_call,
     make_message_call,
 )
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import ResponseContext, make_usage
-from qwen3_a8w8.text.output_processor import LogprobEntry, OutputDelta
-from qwen3_a8w8.text.tool_calls import collect_calls
+from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter, Usage, make_usage
+from qwen3_a8w8.text.outputs import LogprobEntry, OutputDelta
 
 
-class ChatStream:
-    """Writes the chunks of one request.
+class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
+    """Writes the chunks of one request, and folds them where the response isn't streamed.
 
     Each choice begins with a chunk that carries the role and ends with one that carries
     its only finish reason. Log-probabilities and ids of tokens whose text is still held back
     go out with the choice's next chunk.
     """
 
-    def __init__(
-        self,
-        request: ResponseContext,
-        parsing: ChatParsing | None = None,
-    ) -> None:
-        """Makes the stream.
+    def __init__(self, context: ResponseContext, parsing: ChatParsing | None = None) -> None:
+        """Makes the writer.
 
         Args:
-            request: what is answered.
+            context: of the request.
             parsing: how answers are split; default: reasoning, no tools.
         """
-        self._request = request
-        num_choices = request.num_choices
-        self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
+        self._context = context
+        num_choices = context.num_choices
+        self._choices = [
+            ChatChoice(parsing or ChatParsing(), is_streamed=context.is_streamed)
+            for _ in range(num_choices)
+        ]
         self._is_begun = [False] * num_choices
         self._logprobs: list[tuple[LogprobEntry, ...]] = [()] * num_choices
         self._token_ids: list[tuple[int, ...]] = [()] * num_choices
-
-    @property
-    def is_finished(self) -> bool:
-        """Every choice has its finish reason."""
-        return all(choice.finish_reason is not None for choice in self._choices)
-
-    def begin(self) -> list[ChatChunk]:
-        """Nothing: a choice begins with its first output."""
-        return []
+        self._prompt_logprobs: tuple[LogprobEntry, ...] = ()
 
     def feed(self, index: int, delta: OutputDelta) -> list[ChatChunk]:
         """Chunks for new output of choice `index`; none while its text is held back."""
         if self._choices[index].finish_reason is not None:
             return []
+        self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
         piece = self._choices[index].feed(delta)
         self._logprobs[index] += piece.logprobs
         self._token_ids[index] += piece.token_ids
@@ -77,25 +69,73 @@ class ChatStream:
             chunks.append(self._chunk(index, ChatDelta(), piece.finish_reason))
         return chunks
 
-    def fail(self, error: Exception, code: str | None) -> list[ChatChunk]:
-        """Nothing: the error frame does."""
-        del error, code
-        return []
-
     def finish(self, cached_tokens: int | None = None) -> list[ChatChunk]:
-        """The usage chunk, if it was asked for.
+        """The usage chunk, if it was asked for or the response is a whole one.
 
         Raises:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.
         """
         check_all_finished(self._choices)
-        if not self._request.has_usage:
+        if not self._context.has_usage and self._context.is_streamed:
             return []
         num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
         usage = make_usage(
-            self._request.num_prompt_tokens, self._num_tokens, cached_tokens, num_reasoning
+            self._context.num_prompt_tokens, self._num_tokens, cached_tokens, num_reasoning
         )
         return [self._envelope([], {"usage": usage})]
+
+    def whole(self, events: Sequence[ChatChunk]) -> ChatResponse:
+        """The response that the chunks add up to."""
+        identity = self._context.identity
+        extra: dict[str, Any] = {}
+        if self._context.has_token_ids:
+            extra["prompt_token_ids"] = self._context.prompt_of(0)
+        if self._context.has_prompt_logprobs:
+            extra["prompt_logprobs"] = make_prompt_logprobs(self._prompt_logprobs)
+        parts: list[list[ChunkChoice]] = [[] for _ in self._choices]
+        usage: Usage | None = None
+        for event in events:
+            usage = event.usage or usage
+            for choice in event.choices:
+                parts[choice.index].append(choice)
+        assert usage is not None  # `finish` gives it where the response isn't streamed
+        return ChatResponse(
+            id=identity.id,
+            object="chat.completion",
+            created=identity.created,
+            model=identity.model,
+            system_fingerprint=identity.system_fingerprint,
+            choices=[self._whole_choice(index, each) for index, each in enumerate(parts)],
+            usage=usage,
+            **extra,
+        )
+
+    def _whole_choice(self, index: int, parts: Sequence[ChunkChoice]) -> ChatResponseChoice:
+        content = "".join(part.delta.content or "" for part in parts)
+        reasoning = "".join(part.delta.reasoning or "" for part in parts)
+        calls = [make_message_call(call) for part in parts for call in part.delta.tool_calls or ()]
+        entries = [entry for part in parts if part.logprobs for entry in part.logprobs.content]
+        extra: dict[str, Any] = {}
+        if reasoning:
+            extra["reasoning_content"] = extra["reasoning"] = reasoning
+        if calls:
+            extra["tool_calls"] = calls
+        finish_reason = parts[-1].finish_reason
+        assert finish_reason is not None  # checked by `finish`
+        message = ChatMessage(
+            role="assistant",
+            content=None if calls and not content else content,
+            refusal=None,
+            **extra,
+        )
+        ids = [token_id for part in parts for token_id in part.token_ids or ()]
+        return ChatResponseChoice(
+            index=index,
+            message=message,
+            logprobs=ChoiceLogprobs(content=entries, refusal=None) if entries else None,
+            finish_reason=finish_reason,
+            **({"token_ids": ids} if self._context.has_token_ids else {}),
+        )
 
     @property
     def _num_tokens(self) -> int:
@@ -108,9 +148,9 @@ class ChatStream:
             logprobs=None,
             finish_reason=None,
         )
-        extra: dict[str, Any] = dict(self._request.usage_field(self._num_tokens))
-        if self._request.has_token_ids:
-            extra["prompt_token_ids"] = self._request.prompt_of(index)
+        extra: dict[str, Any] = dict(self._context.usage_field(self._num_tokens))
+        if self._context.has_token_ids:
+            extra["prompt_token_ids"] = self._context.prompt_of(index)
         return self._envelope([choice], extra)
 
     def _chunk(
@@ -124,12 +164,12 @@ class ChatStream:
             delta=delta,
             logprobs=make_choice_logprobs(logprobs),
             finish_reason=finish_reason,
-            **({"token_ids": list(token_ids)} if self._request.has_token_ids else {}),
+            **({"token_ids": list(token_ids)} if self._context.has_token_ids else {}),
         )
-        return self._envelope([choice], self._request.usage_field(self._num_tokens))
+        return self._envelope([choice], self._context.usage_field(self._num_tokens))
 
     def _envelope(self, choices: list[ChunkChoice], extra: dict[str, Any]) -> ChatChunk:
-        identity = self._request.identity
+        identity = self._context.identity
         return ChatChunk(
             id=identity.id,
             object="chat.completion.chunk",
@@ -141,7 +181,7 @@ class ChatStream:
         )
 
 
-def check_all_finished(choices: list[ChatChoice]) -> None:
+def check_all_finished(choices: Sequence[ChatChoice]) -> None:
     """Checks that no choice is left open.
 
     Raises:
@@ -166,107 +206,3 @@ def _deltas(piece: ChatPiece) -> list[ChatDelta]:
         elif part.is_first or part.arguments:
             deltas.append(ChatDelta(tool_calls=[make_delta_call(part)]))
     return deltas
-
-
-class ChatCollector:
-    """Gathers the output of one request."""
-
-    def __init__(
-        self,
-        request: ResponseContext,
-        parsing: ChatParsing | None = None,
-    ) -> None:
-        """Makes the collector; arguments as for `ChatStream`."""
-        self._request = request
-        self._prompt_logprobs: tuple[LogprobEntry, ...] = ()
-        num_choices = request.num_choices
-        self._choices = [ChatChoice(parsing or ChatParsing()) for _ in range(num_choices)]
-        self._pieces: list[list[ChatPiece]] = [[] for _ in range(num_choices)]
-
-    @property
-    def is_finished(self) -> bool:
-        """Every choice has its finish reason."""
-        return all(choice.finish_reason is not None for choice in self._choices)
-
-    def feed(self, index: int, delta: OutputDelta) -> None:
-        """Takes new output of choice `index`."""
-        self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
-        self._pieces[index].append(self._choices[index].feed(delta))
-
-    def response(self, cached_tokens: int | None = None) -> ChatResponse:
-        """The whole response.
-
-        Raises:
-            EngineDeadError: a choice has no finish reason yet; the output ended too early.
-        """
-        check_all_finished(self._choices)
-        completion_tokens = sum(choice.num_tokens for choice in self._choices)
-        num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
-        identity, has_token_ids = self._request.identity, self._request.has_token_ids
-        extra: dict[str, Any] = {}
-        if has_token_ids:
-            extra["prompt_token_ids"] = self._request.prompt_of(0)
-        if self._request.has_prompt_logprobs:
-            extra["prompt_logprobs"] = make_prompt_logprobs(self._prompt_logprobs)
-        return ChatResponse(
-            id=identity.id,
-            object="chat.completion",
-            created=identity.created,
-            model=identity.model,
-            system_fingerprint=identity.system_fingerprint,
-            choices=[
-                _response_choice(index, pieces, choice.finish_reason, has_token_ids)
-                for index, (pieces, choice) in enumerate(
-                    zip(self._pieces, self._choices, strict=True)
-                )
-                if choice.finish_reason is not None
-            ],
-            usage=make_usage(
-                self._request.num_prompt_tokens, completion_tokens, cached_tokens, num_reasoning
-            ),
-            **extra,
-        )
-
-
-def _response_choice(
-    index: int, pieces: list[ChatPiece], finish_reason: ChatFinishReason, has_token_ids: bool
-) -> ChatResponseChoice:
-    parts = [part for piece in pieces for part in piece.parts]
-    content = "".join(part for part in parts if isinstance(part, str))
-    reasoning = "".join(piece.reasoning for piece in pieces)
-    calls = [make_message_call(call) for call in collect_calls(parts)]
-    extra: dict[str, Any] = {}
-    if reasoning:
-        extra["reasoning_content"] = extra["reasoning"] = reasoning
-    if calls:
-        extra["tool_calls"] = calls
-    message = ChatMessage(
-        role="assistant",
-        content=None if calls and not content else content,
-        refusal=None,
-        **extra,
-    )
-    ids = [token_id for piece in pieces for token_id in piece.token_ids]
-    return ChatResponseChoice(
-        index=index,
-        message=message,
-        logprobs=make_choice_logprobs([entry for piece in pieces for entry in piece.logprobs]),
-        finish_reason=finish_reason,
-        **({"token_ids": ids} if has_token_ids else {}),
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ChatAnswer:
-    """Messages; implements `openai.answer.Answer`."""
-
-    request: ResponseContext
-    parsing: ChatParsing
-
-    def stream(self) -> ChatStream:
-        """As chunks."""
-        return ChatStream(self.request, self.parsing)
-
-    def collector(self) -> ChatCollector:
-        """As one response."""
-        return ChatCollector(self.request, self.parsing)

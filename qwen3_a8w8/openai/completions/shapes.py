@@ -10,7 +10,7 @@ from typing import Literal
 
 from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
 from qwen3_a8w8.openai.response import ResponseModel, Usage
-from qwen3_a8w8.text.output_processor import FinishReason, LogprobEntry
+from qwen3_a8w8.text.outputs import FinishReason, LogprobEntry
 
 
 class CompletionLogprobs(ResponseModel):

@@ -1,4 +1,4 @@
-"""Output items of a response as they grow, each with the events that tell of it.
+"""Output items of a response as they grow, each with its events.
 
 Reasoning, text and calls of the answer become items in the order in which the model
 wrote them; one item is open at a time.
@@ -31,15 +31,9 @@ class ResponsesOutput:
         items: what there is so far; the last one may still grow.
     """
 
-    def __init__(self, *, keeps_malformed: bool) -> None:
-        """Begins an empty answer.
-
-        Args:
-            keeps_malformed: a call that turns out to be none stays among the items, incomplete,
-                since a stream has told of it; its text is in a message in any case.
-        """
+    def __init__(self) -> None:
+        """Starts an empty answer."""
         self.items: list[OutputItem] = []
-        self._keeps_malformed = keeps_malformed
         self._call_item: CallItem | None = None
         self._open: MessageItem | ReasoningItem | None = None
         self._num_events = 0
@@ -82,9 +76,9 @@ class ResponsesOutput:
         item = _new_message() if kind is MessageItem else _new_reasoning()
         self._open = item
         self.items.append(item)
-        # An item is told of without its part, which comes with an event of its own.
-        told = item.model_copy(update={"content": []})
-        yield self._item_event("response.output_item.added", told)
+        # The item's event comes without its part, which has an event of its own.
+        empty = item.model_copy(update={"content": []})
+        yield self._item_event("response.output_item.added", empty)
         part = item.content[0].model_copy()
         yield self.event("response.content_part.added", part=part, **self._part_place())
 
@@ -117,11 +111,10 @@ class ResponsesOutput:
             done = {"arguments": item.arguments, "name": item.name}
             yield self.event("response.function_call_arguments.done", **done, **place)
         if part.end is not None:
+            # A call that is malformed stays, incomplete: clients have seen it. Its text follows.
             item.status = "completed" if part.end is CallEnd.WHOLE else "incomplete"
             yield self._item_event("response.output_item.done", item)
             self._call_item = None
-        if part.end is CallEnd.MALFORMED and not self._keeps_malformed:
-            self.items.remove(item)
 
     def _begin_call(self, part: CallPart) -> Iterator[ResponseEvent]:
         yield from self._close("completed")

@@ -1,15 +1,14 @@
-"""The answer to a `POST /v1/responses`: the response object, and the events on its way."""
+"""The response to a `POST /v1/responses`: output deltas in, events or the response object out."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 from qwen3_a8w8.openai.chat.choice import ChatChoice, ChatParsing
 from qwen3_a8w8.openai.chat.writer import check_all_finished
 from qwen3_a8w8.openai.errors import error_body
-from qwen3_a8w8.openai.response import ResponseContext
+from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter
 from qwen3_a8w8.openai.responses.output import ResponsesOutput
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
 from qwen3_a8w8.openai.responses.shapes import (
@@ -19,53 +18,38 @@ from qwen3_a8w8.openai.responses.shapes import (
     ResponseObject,
     ResponsesUsage,
 )
-from qwen3_a8w8.text.output_processor import OutputDelta
+from qwen3_a8w8.text.outputs import OutputDelta
 
 OnDone = Callable[[ResponseObject], None]
 """Called with a whole response before it is sent."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponsesAnswer:
-    """A response; implements `openai.answer.Answer`.
+class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
+    """Writes the events of one response; the last of them has the whole."""
 
-    Attributes:
-        body: the request as it was sent.
-        on_done: keeps the response; None: it isn't kept.
-        request: what the answer tells of it.
-        parsing: how the output is split.
-    """
-
-    body: ResponsesRequest
-    on_done: OnDone | None
-    request: ResponseContext
-    parsing: ChatParsing
-
-    def stream(self) -> ResponsesStream:
-        """As events."""
-        return ResponsesStream(self)
-
-    def collector(self) -> ResponsesCollector:
-        """As one object."""
-        return ResponsesCollector(self)
-
-
-class ResponsesStream:
-    """Writes the events of one response."""
-
-    def __init__(self, answer: ResponsesAnswer, *, is_told: bool = True) -> None:
-        """Makes the stream.
+    def __init__(
+        self,
+        body: ResponsesRequest,
+        on_done: OnDone | None,
+        context: ResponseContext,
+        parsing: ChatParsing,
+    ) -> None:
+        """Makes the writer.
 
         Args:
-            answer: what is answered.
-            is_told: the client sees the events.
+            body: the request as it was sent.
+            on_done: keeps the response; None: it isn't kept.
+            context: of the request.
+            parsing: how the output is split.
         """
-        self._answer = answer
-        self._choice = ChatChoice(answer.parsing)
-        self._output = ResponsesOutput(keeps_malformed=is_told)
+        self._body = body
+        self._on_done = on_done
+        self._context = context
+        self._choice = ChatChoice(parsing, is_streamed=context.is_streamed)
+        self._output = ResponsesOutput()
 
     def begin(self) -> list[ResponseEvent]:
-        """Says that the response has been begun."""
+        """The events of a response that has started."""
         return [
             self._output.event(f"response.{kind}", response=self._object("in_progress"))
             for kind in ("created", "in_progress")
@@ -82,22 +66,23 @@ class ResponsesStream:
         Raises:
             EngineDeadError: the output ended too early.
         """
-        response = self.response(cached_tokens)
+        response = self._done(cached_tokens)
         return [self._output.event(f"response.{response.status}", response=response)]
 
     def fail(self, error: Exception, code: str | None) -> list[ResponseEvent]:
-        """The event that says why there is no more."""
-        told = error_body(error, code=code)["error"]
+        """The event with the reason."""
         response = self._object("failed")
-        response.error = {"code": "server_error", "message": told["message"]}
+        message = error_body(error, code=code)["error"]["message"]
+        response.error = {"code": "server_error", "message": message}
         return [self._output.event("response.failed", response=response)]
 
-    def response(self, cached_tokens: int | None) -> ResponseObject:
-        """The whole response.
+    def whole(self, events: Sequence[ResponseEvent]) -> ResponseObject:
+        """The response in the last event."""
+        response = events[-1].response
+        assert response is not None  # `finish` gives it
+        return response
 
-        Raises:
-            EngineDeadError: the output ended too early.
-        """
+    def _done(self, cached_tokens: int | None) -> ResponseObject:
         check_all_finished([self._choice])
         is_cut = self._choice.finish_reason == "length"
         response = self._object("incomplete" if is_cut else "completed")
@@ -105,12 +90,12 @@ class ResponsesStream:
             response.incomplete_details = {"reason": "max_output_tokens"}
         response.completed_at = None if is_cut else int(time.time())
         response.usage = self._usage(cached_tokens or 0)
-        if self._answer.on_done is not None:
-            self._answer.on_done(response)
+        if self._on_done is not None:
+            self._on_done(response)
         return response
 
     def _usage(self, cached_tokens: int) -> ResponsesUsage:
-        num_input = self._answer.request.num_prompt_tokens
+        num_input = self._context.num_prompt_tokens
         choice = self._choice
         return ResponsesUsage(
             input_tokens=num_input,
@@ -123,7 +108,7 @@ class ResponsesStream:
         )
 
     def _object(self, status: str) -> ResponseObject:
-        body, identity = self._answer.body, self._answer.request.identity
+        body, identity = self._body, self._context.identity
         reasoning = body.reasoning
         return ResponseObject(
             id=identity.id,
@@ -142,7 +127,7 @@ class ResponsesStream:
             parallel_tool_calls=body.parallel_tool_calls is not False,
             previous_response_id=body.previous_response_id,
             reasoning={"effort": reasoning.effort if reasoning else None, "summary": None},
-            store=self._answer.on_done is not None,
+            store=self._on_done is not None,
             temperature=body.temperature,
             text={"format": (body.text and body.text.format) or {"type": "text"}},
             tool_choice=body.tool_choice or "auto",
@@ -152,22 +137,3 @@ class ResponsesStream:
             usage=None,
             user=body.user,
         )
-
-
-class ResponsesCollector:
-    """Gathers the output of one request that isn't streamed."""
-
-    def __init__(self, answer: ResponsesAnswer) -> None:
-        self._stream = ResponsesStream(answer, is_told=False)
-
-    def feed(self, index: int, delta: OutputDelta) -> None:
-        """Takes new output."""
-        self._stream.feed(index, delta)
-
-    def response(self, cached_tokens: int | None = None) -> ResponseObject:
-        """The whole response.
-
-        Raises:
-            EngineDeadError: the output ended too early.
-        """
-        return self._stream.response(cached_tokens)
