@@ -74,9 +74,11 @@ def recorded_files(directory: Path) -> list[Path]:
                 sys.exit("the server didn't start; its messages are above")
             for _ in range(2):  # what happens once has happened then
                 chat(port)
-            with switch.open("r+b") as file:
+            with switch.open("r+b", buffering=0) as file:
                 file.write(b"1")
-            chat(port)
+                chat(port)
+                file.seek(0)
+                file.write(b"0")
         finally:
             server.terminate()
     names = {
