@@ -151,7 +151,7 @@ async def test_request_that_cannot_be_computed_is_not_sent_again():
     assert len(calls) == 1
 
 
-async def test_time_limit_goes_on_running_over_a_loss(monkeypatch):
+async def test_time_limit_continues_over_a_loss(monkeypatch):
     now_s = 100.0
     # Not the clock of the whole process: the event loop needs it.
     monkeypatch.setattr(

@@ -102,7 +102,7 @@ def test_sixteen_answers_at_once_are_valid_and_equal_to_those_alone(llm, prompts
     assert [o.token_ids for o in alone] == [o.token_ids for o in together]
 
 
-def test_answer_cut_by_its_length_is_the_begin_of_a_valid_one(llm, prompts):
+def test_output_truncated_by_its_length_is_the_start_of_a_valid_one(llm, prompts):
     whole = llm.generate(prompts[3], params("json", 3, temperature=1.0))[0]
     assert whole.finish_reason == "stop"
     num_tokens = len(whole.token_ids) - 4
@@ -121,20 +121,20 @@ def test_form_ends_the_answer_before_min_tokens(llm, prompts):
     assert len(output.token_ids) > 30, "the end is barred as long as more can come"
 
 
-def test_several_answers_to_one_prompt_each_have_the_form(llm, prompts):
+def test_several_choices_of_one_prompt_each_match_the_grammar(llm, prompts):
     (output,) = llm.generate(prompts[1], params("json", 5, temperature=1.2, n=4))
     assert len({c.text for c in output.completions}) > 1
     assert all(is_valid("json", c.text) for c in output.completions)
 
 
-def test_rows_without_a_form_are_left_alone(llm, prompts):
+def test_rows_without_a_grammar_are_not_changed(llm, prompts):
     free = SamplingParams(temperature=1.0, seed=9, max_tokens=40, logprobs=2)
     expected = llm.generate(prompts[:8], free)
     mixed = llm.generate(prompts, [free] * 8 + [params("json", 2)] * 8)
     assert [o.completions for o in mixed[:8]] == [o.completions for o in expected]
 
 
-def test_form_holds_behind_the_think_block(llm):
+def test_grammar_applies_after_the_think_block(llm):
     prompt = llm.chat_prompt([{"role": "user", "content": "What is 3 + 4?"}])
     for seed in range(6):
         form = {"regex": "[0-9]{1,4}!", "thinking": "optional"}
@@ -151,7 +151,7 @@ def test_form_holds_behind_the_think_block(llm):
 
 
 @pytest.mark.parametrize("num_known", [1, 7, 20])
-def test_resumed_answer_goes_on_as_it_would_have(llm, prompts, num_known):
+def test_resumed_output_continues_as_it_would_have(llm, prompts, num_known):
     sampling = replace(params("json", 4, temperature=1.0), seed=4)
     (whole,) = llm.generate(prompts[2], sampling)
     request = EngineRequest(

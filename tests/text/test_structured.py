@@ -98,12 +98,12 @@ def test_structured_of_another_type_is_refused(structured):
 
 
 def test_structured_with_ignore_eos_is_refused():
-    with pytest.raises(InvalidRequestError, match="ends where its form does") as caught:
+    with pytest.raises(InvalidRequestError, match="ends where its grammar does") as caught:
         SamplingParams(structured={"regex": "a"}, ignore_eos=True)
     assert caught.value.param == "ignore_eos"
 
 
-def test_equal_forms_are_equal_and_travel():
+def test_equal_grammars_are_equal_and_survive_pickling():
     form = StructuredOutput(json=SCHEMA)
     assert form == StructuredOutput(json=json.dumps(SCHEMA))
     assert hash(form) == hash(StructuredOutput(json=SCHEMA))
@@ -120,7 +120,7 @@ def test_equal_forms_are_equal_and_travel():
         (ReasoningState.CONTENT, Thinking.NONE),
     ],
 )
-def test_form_of_a_chat_begins_behind_the_think_block(state, thinking):
+def test_grammar_of_a_chat_applies_after_the_think_block(state, thinking):
     sampling = SamplingParams(structured={"json_object": True})
     assert sampling.with_thinking(thinking_after(state)).structured.thinking is thinking
     assert SamplingParams().with_thinking(thinking) == SamplingParams()
@@ -194,7 +194,7 @@ def refusal_of(**fields):
         ),
     ],
 )
-def test_request_fields_become_the_form(fields, expected):
+def test_request_fields_become_structured_output(fields, expected):
     assert form_of(**fields) == expected
     completion = validate_request(CompletionRequest, {"prompt": "hi", **fields})
     assert completion.sampling_params(GenerationDefaults()).structured == expected

@@ -203,7 +203,7 @@ def test_any_cut_gives_the_same(pieces, is_cut, data):
     st.booleans(),
     st.integers(1, 7),
 )
-def test_arguments_are_told_byte_for_byte_as_they_are_written(
+def test_arguments_are_emitted_byte_for_byte_as_written(
     objects, is_ascii, indent, is_name_first, step
 ):
     written = [json.dumps(value, ensure_ascii=is_ascii, indent=indent) for value in objects]
@@ -217,7 +217,7 @@ def test_arguments_are_told_byte_for_byte_as_they_are_written(
     assert content_of(parts) == ""
 
 
-def test_call_is_told_while_it_is_written():
+def test_call_is_emitted_while_it_is_generated():
     parser = ToolCallParser(lambda: "call_1")
 
     def news(text):
@@ -247,7 +247,7 @@ def test_text_is_given_as_it_arrives():
     ]
 
 
-def test_ids_are_in_openais_form():
+def test_ids_have_openais_format():
     parser = ToolCallParser()
     first, second = parser.feed(CALL + CALL)
     assert first.call_id.startswith("call_")
