@@ -1,4 +1,4 @@
-"""Drafts from the sequence's own text: proposed, checked, and invisible in the output."""
+"""Draft tokens from the sequence's own text: proposed, verified, and without effect on output."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Steps that a runner can't carry out: who ends, who goes on, and when the engine is dead."""
+"""Failed steps of a runner: which requests end, which continue, and when the engine is dead."""
 
 import re
 from dataclasses import replace
@@ -211,12 +211,12 @@ def test_engine_in_process_raises_for_the_bad_request_and_serves_the_next():
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 5])
 def test_prompt_logprobs_are_emitted_once_and_completely_over_a_failed_step(driver, step):
-    told = {}
+    emitted = {}
 
     def take(event):
         if event.prompt_tokens:
-            assert event.seq_id not in told
-            told[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
+            assert event.seq_id not in emitted
+            emitted[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
         StepDriver.take(driver, event)
 
     driver.take = take
@@ -227,13 +227,13 @@ def test_prompt_logprobs_are_emitted_once_and_completely_over_a_failed_step(driv
     seq_id, *ids = [driver.add(one) for one in (request, *others)]
     driver.run()
     assert driver.core.stats().counters.num_failed_steps == 1
-    assert told == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
+    assert emitted == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
     check_others(driver, [seq_id, *ids], [request, *others])
 
 
 def test_output_that_leaves_its_grammar_in_an_isolated_retry_ends_alone(driver):
     class FormRunner:
-        """Says of one sequence that its form allows nothing more after its fifth token."""
+        """Reports for one sequence that its grammar allows nothing after its fifth token."""
 
         def execute(self, plan):
             result = driver_runner.execute(plan)

@@ -227,7 +227,7 @@ async def test_unknown_route_or_method_gives_an_openai_error(http, method, path,
 
 
 async def test_more_prompts_than_the_queue_holds_give_503_with_retry_after(http):
-    # 16 may run and 4 wait; one more is one too many, and none of them goes on.
+    # 16 may run and 4 wait; one more is one too many, and none of them starts.
     answer = await http.post("/v1/completions", json={"prompt": ["the fox"] * 21, "max_tokens": 50})
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "server_overloaded"

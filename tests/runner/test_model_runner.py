@@ -191,7 +191,7 @@ def test_checkpoints_own_length_above_the_cache_is_logged_and_kept(random_model,
 
 @pytest.fixture(scope="module")
 def drafting_runner(random_model):
-    """Takes drafts, and prefills one layer per dispatch."""
+    """Accepts draft tokens, and prefills one layer per dispatch."""
     runner = make_runner(
         random_model, CpuBackend(), prefill_layers_per_dispatch=1, enable=("prompt_lookup",)
     )

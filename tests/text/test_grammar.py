@@ -1,4 +1,4 @@
-"""What a compiled form allows token by token, over the demo model's vocabulary."""
+"""The tokens that a compiled grammar allows, one by one, over the demo model's vocabulary."""
 
 import json
 import re
@@ -107,13 +107,13 @@ def test_call_whose_schema_names_no_arguments_but_allows_some_may_have_them(
 
 
 def test_grammar_applies_after_a_think_block(grammar_compiler, demo_tokenizer):
-    form = StructuredOutput(regex="[0-9]{3}", thinking="optional")
+    structured = StructuredOutput(regex="[0-9]{3}", thinking="optional")
     open_id, close_id = demo_tokenizer.token_id("<think>"), demo_tokenizer.token_id("</think>")
-    straight = grammar_compiler.start(form)
+    straight = grammar_compiler.start(structured)
     follow(straight, demo_tokenizer.encode("123"))
     assert ids_of(straight.allowed()) == sorted(EOS)
 
-    state = grammar_compiler.start(form)
+    state = grammar_compiler.start(structured)
     assert open_id in ids_of(state.allowed())
     follow(state, [open_id, *demo_tokenizer.encode("\nthe quick fox, <b> 17\n")])
     inside = set(ids_of(state.allowed()))

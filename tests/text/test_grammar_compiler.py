@@ -1,4 +1,4 @@
-"""Forms that can't be compiled, forms that would harm, and how compiled ones are kept."""
+"""Invalid grammars, hostile grammars, and the cache of compiled ones."""
 
 import threading
 
@@ -78,13 +78,13 @@ def test_hostile_grammar_is_refused_and_ends_only_the_child_process(
 
 def test_grammars_are_cached_and_the_least_recently_used_is_evicted():
     compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_cached=2)
-    forms = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
-    compiler.prepare(forms[0])
-    first = compiler._matcher(forms[0])
-    compiler.prepare(forms[1])
-    assert compiler._matcher(forms[0]) is first
-    compiler.prepare(forms[2])
-    assert compiler._matcher(forms[0]) is first, "used last but one"
+    grammars = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
+    compiler.prepare(grammars[0])
+    first = compiler._matcher(grammars[0])
+    compiler.prepare(grammars[1])
+    assert compiler._matcher(grammars[0]) is first
+    compiler.prepare(grammars[2])
+    assert compiler._matcher(grammars[0]) is first, "used last but one"
     assert len(compiler._cache) == 2
     compiler.close()
 
@@ -96,11 +96,11 @@ def test_process_that_tests_grammars_is_started_again(grammar_compiler):
 
 
 def test_many_threads_may_prepare_the_same_grammar(grammar_compiler):
-    form, errors = StructuredOutput(regex="zz[0-9]"), []
+    structured, errors = StructuredOutput(regex="zz[0-9]"), []
 
     def prepare():
         try:
-            grammar_compiler.prepare(form)
+            grammar_compiler.prepare(structured)
         except Exception as error:
             errors.append(error)
 

@@ -1,4 +1,4 @@
-"""What a request may ask for as the form of its answer, before anything is compiled."""
+"""Validation of structured output in requests, before anything is compiled."""
 
 import json
 import pickle
@@ -104,12 +104,12 @@ def test_structured_with_ignore_eos_is_refused():
 
 
 def test_equal_grammars_are_equal_and_survive_pickling():
-    form = StructuredOutput(json=SCHEMA)
-    assert form == StructuredOutput(json=json.dumps(SCHEMA))
-    assert hash(form) == hash(StructuredOutput(json=SCHEMA))
-    assert pickle.loads(pickle.dumps(form)) == form
+    structured = StructuredOutput(json=SCHEMA)
+    assert structured == StructuredOutput(json=json.dumps(SCHEMA))
+    assert hash(structured) == hash(StructuredOutput(json=SCHEMA))
+    assert pickle.loads(pickle.dumps(structured)) == structured
     assert StructuredOutput(choice=["a", "b"]).choice == ("a", "b")
-    assert form.key != StructuredOutput(json=SCHEMA, is_lenient=True).key
+    assert structured.key != StructuredOutput(json=SCHEMA, is_lenient=True).key
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A bounded think block, from the request's field to what the sampler is told."""
+"""A bounded think block, from the request's field to the sampler's input."""
 
 import pytest
 
