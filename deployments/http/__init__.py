@@ -1,1 +1,1 @@
-"""Routes, and what stands before and after them; knows no Ray. Start at `api.py`."""
+"""Routes, middleware and error responses; doesn't know about Ray. Start at `api.py`."""

@@ -1,7 +1,7 @@
-"""API keys: where they come from, whether a request has one, and how much one may ask.
+"""API keys: loading them, identifying the key of a request, and limits per key.
 
-Keys are read once, by each ingress process as it starts; only their digests are kept, so that
-no log, dump or traceback shows one. Knows nothing of HTTP.
+Each ingress process reads the keys once at the start and keeps only their digests, so that
+no log, dump or traceback shows a key. Doesn't know about HTTP.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from deployments.settings import SecuritySettings
 from qwen3_a8w8.errors import ConfigError, RateLimitError
 
 API_KEY_ENV = "QWEN3_A8W8_API_KEY"
-"""Environment variable that holds keys, separated by commas, where no other one is named."""
+"""Default environment variable with keys, separated by commas."""
 
 
 class ApiKeys:
-    """The keys that open a server, by their digests."""
+    """The digests of the keys that a server accepts."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        """Takes the keys.
+        """Validates and hashes the keys.
 
         Args:
-            keys: visible ASCII characters each, at least one key; repetitions count once.
+            keys: at least one, of visible ASCII characters; duplicates count once.
 
         Raises:
-            ConfigError: there is none, or one has characters that no header can carry.
+            ConfigError: there is no key, or one has characters that a header can't contain.
         """
         distinct = list(dict.fromkeys(keys))
         if not distinct:
-            raise ConfigError("the list of API keys is empty; write at least one key")
+            raise ConfigError("the list of API keys is empty; add at least one key")
         for position, key in enumerate(distinct):
             # The key itself isn't shown: messages end up in logs.
             if not key or not all("!" <= char <= "~" for char in key):
                 raise ConfigError(
                     f"API key number {position + 1} is empty or has a character other than "
-                    "visible ASCII; write one key a line, without spaces"
+                    "visible ASCII; write one key per line, without spaces"
                 )
         self._digests = tuple(_digest(key.encode("ascii")) for key in distinct)
 
@@ -49,18 +49,18 @@ class ApiKeys:
     def from_settings(
         cls, settings: SecuritySettings, environ: Mapping[str, str] = os.environ
     ) -> ApiKeys | None:
-        """The keys that the settings name, those of file and environment together.
+        """Loads the keys from the file and the environment variable in the settings.
 
         Args:
-            settings: where keys are.
+            settings: names the file and the variable.
             environ: the environment.
 
         Returns:
-            The keys, or None where neither a file nor a variable is given.
+            The keys, or None if neither a file nor a variable is set.
 
         Raises:
-            ConfigError: what is given can't be read or has no key. A server that is meant to be
-                closed is never left open.
+            ConfigError: the file or variable can't be read or has no key. A server that should
+                require keys must never run without them.
         """
         keys: list[str] = []
         if settings.api_key_file is not None:
@@ -75,17 +75,17 @@ class ApiKeys:
             keys += [key.strip() for key in value.split(",")]
         elif settings.api_key_env is not None:
             raise ConfigError(
-                f"security.api_key_env names {name}, which isn't set where the ingress runs; set "
-                "it there, e.g. in the deployment's runtime_env"
+                f"security.api_key_env is {name}, which isn't set in the ingress process; set "
+                "it, e.g. in the deployment's runtime_env"
             )
         return cls(keys) if keys else None
 
     def identify(self, key: bytes) -> int | None:
-        """Which of the keys this is, or None; takes equally long whichever it is."""
+        """Index of the key, or None; takes constant time."""
         digest = _digest(key)
         found: int | None = None
-        for number, known in enumerate(self._digests):
-            if hmac.compare_digest(digest, known):
+        for number, valid in enumerate(self._digests):
+            if hmac.compare_digest(digest, valid):
                 found = number
         return found
 
@@ -99,7 +99,7 @@ def _read(path: Path) -> list[str]:
     keys = [line.strip() for line in lines]
     keys = [key for key in keys if key and not key.startswith("#")]
     if not keys:
-        raise ConfigError(f"security.api_key_file {path}: has no key; write one a line")
+        raise ConfigError(f"security.api_key_file {path}: has no key; write one per line")
     return keys
 
 
@@ -109,13 +109,13 @@ def _digest(key: bytes) -> bytes:
 
 WINDOW_S = 60.0
 CONCURRENCY_RETRY_S = 1.0
-"""When a place is free again isn't known; a second is what clients wait anyway."""
+"""Retry-After of the concurrency limit; the real time isn't known, clients wait a second anyway."""
 
 
 class KeyLimits:
-    """Counts each key's requests: those under way, and those begun in the last minute.
+    """Counts each key's requests: running ones, and those started in the last minute.
 
-    It belongs to one event loop. A refused request counts for neither limit.
+    Belongs to one event loop. A rejected request counts for neither limit.
     """
 
     def __init__(
@@ -125,21 +125,21 @@ class KeyLimits:
         *,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Makes the counters.
+        """Creates the counters.
 
         Args:
-            max_concurrent: requests of one key at a time, streams until their end; None: any.
-            max_per_minute: requests of one key begun within 60 seconds; None: any.
-            clock_s: seconds that only grow.
+            max_concurrent: running requests per key, streams until their end; None: any.
+            max_per_minute: requests per key started within 60 seconds; None: any.
+            clock_s: monotonic clock in seconds.
         """
         self._max_concurrent = max_concurrent
         self._max_per_minute = max_per_minute
         self._clock_s = clock_s
         self._num_running: dict[int, int] = {}
-        self._begun_s: dict[int, deque[float]] = {}
+        self._starts_s: dict[int, deque[float]] = {}
 
-    def begin(self, key: int) -> None:
-        """Counts a request; `end` has to follow once it is over, however that was.
+    def start(self, key: int) -> None:
+        """Counts a request; call `end` when it is over, successful or not.
 
         Raises:
             RateLimitError: the key has reached a limit.
@@ -147,29 +147,29 @@ class KeyLimits:
         num_running = self._num_running.get(key, 0)
         if self._max_concurrent is not None and num_running >= self._max_concurrent:
             raise RateLimitError(
-                f"this API key has {num_running} requests under way, the limit is "
-                f"{self._max_concurrent}; wait until one has ended",
+                f"this API key has {num_running} running requests, the limit is "
+                f"{self._max_concurrent}; wait until one ends",
                 retry_after_s=CONCURRENCY_RETRY_S,
             )
-        self._count_begun(key)
+        self._count_start(key)
         self._num_running[key] = num_running + 1
 
     def end(self, key: int) -> None:
-        """A request that was begun is over."""
+        """Counts the end of a started request."""
         self._num_running[key] -= 1
 
-    def _count_begun(self, key: int) -> None:
+    def _count_start(self, key: int) -> None:
         if self._max_per_minute is None:
             return
         now_s = self._clock_s()
-        begun_s = self._begun_s.setdefault(key, deque())
-        while begun_s and begun_s[0] <= now_s - WINDOW_S:
-            begun_s.popleft()
-        if len(begun_s) >= self._max_per_minute:
-            wait_s = begun_s[0] + WINDOW_S - now_s
+        starts_s = self._starts_s.setdefault(key, deque())
+        while starts_s and starts_s[0] <= now_s - WINDOW_S:
+            starts_s.popleft()
+        if len(starts_s) >= self._max_per_minute:
+            wait_s = starts_s[0] + WINDOW_S - now_s
             raise RateLimitError(
-                f"this API key has begun {len(begun_s)} requests in the last {WINDOW_S:g} s, the "
-                f"limit is {self._max_per_minute}; send the next in {wait_s:.0f} s",
+                f"this API key has sent {len(starts_s)} requests in the last {WINDOW_S:g} s, the "
+                f"limit is {self._max_per_minute}; send the next one in {wait_s:.0f} s",
                 retry_after_s=wait_s,
             )
-        begun_s.append(now_s)
+        starts_s.append(now_s)

@@ -1,7 +1,7 @@
-"""The one table from exception to HTTP status and code.
+"""The table from exception to HTTP status and code.
 
-The shape of the body is `qwen3_a8w8.openai.errors`'s business. What isn't in the table is
-a defect: clients see 500 without details.
+`qwen3_a8w8.openai.errors` builds the body. An exception that isn't in the table is a bug:
+clients get a 500 without details.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from qwen3_a8w8.openai.errors import error_body
 
 
 class ResponseNotFoundError(InvalidRequestError):
-    """The request names a response that isn't kept here, or no longer."""
+    """The request names a response that isn't stored, or no longer."""
 
 
 class BodyTooLargeError(InvalidRequestError):
@@ -34,7 +34,7 @@ class HeadersTooLargeError(InvalidRequestError):
 
 
 class MediaTypeError(InvalidRequestError):
-    """The request body isn't said to be JSON."""
+    """The content type of the request isn't JSON."""
 
 
 class AuthenticationError(InvalidRequestError):
@@ -42,11 +42,11 @@ class AuthenticationError(InvalidRequestError):
 
 
 class CorsError(InvalidRequestError):
-    """A page in a browser may not send its requests here."""
+    """The origin of a browser's request isn't allowed."""
 
 
 class RouteError(InvalidRequestError):
-    """There is no such route, or not with that method.
+    """There is no such route, or it doesn't allow the method.
 
     Attributes:
         status: 404 or 405.
@@ -57,7 +57,7 @@ class RouteError(InvalidRequestError):
         self.status = status
 
 
-# First match wins, so children come before their parents. A code of None: the exception's own.
+# The first match counts, so subclasses come before their bases. None: the exception's own code.
 _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
     (ModelNotFoundError, 404, "model_not_found"),
     (ResponseNotFoundError, 404, None),
@@ -75,7 +75,7 @@ _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
 
 
 def status_and_code(error: Exception) -> tuple[int, str | None]:
-    """HTTP status and code of an exception; None where the exception knows its own code."""
+    """HTTP status and code of an exception; the code is None if the exception has its own."""
     if isinstance(error, RouteError):
         return error.status, error.code
     for kind, status, code in _TABLE:
@@ -85,7 +85,7 @@ def status_and_code(error: Exception) -> tuple[int, str | None]:
 
 
 def error_response(error: Exception) -> JSONResponse:
-    """The answer to a request that failed before anything of its answer was sent."""
+    """The response to a request that failed before any of its response was sent."""
     status, code = status_and_code(error)
     headers = {}
     if isinstance(error, CapacityError):

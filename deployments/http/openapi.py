@@ -1,7 +1,7 @@
-"""What `/openapi.json` says beyond what FastAPI finds out by itself.
+"""Additions to the `/openapi.json` that FastAPI generates.
 
-Routes read their bodies themselves, so that a fault is told in OpenAI's shape; the schema of
-each body and the shape of errors are added here.
+Routes parse their bodies themselves, so that errors have OpenAI's format; the schema of each
+body and of errors is added here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ErrorDetail(BaseModel):
 
 
 class ErrorBody(BaseModel):
-    """Body of every answer with a status of 400 or more."""
+    """Body of every response with a status of 400 or more."""
 
     error: ErrorDetail
 
@@ -67,7 +67,7 @@ def _complete(schema: dict[str, Any], bodies: Mapping[str, type[BaseModel]]) -> 
     }
     for operations in schema["paths"].values():
         for operation in operations.values():
-            # FastAPI's own validation, which nothing here uses.
+            # FastAPI's own validation, which no route uses.
             operation["responses"].pop("422", None)
             operation["responses"]["default"] = error
     return schema

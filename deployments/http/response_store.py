@@ -1,7 +1,7 @@
-"""Responses that were given, kept for `previous_response_id`: bounded, in this process only.
+"""Stored responses for `previous_response_id`: bounded, in the memory of this process only.
 
-Another ingress process doesn't know them, and neither does this one after a restart; so
-an application with several ingress processes has no store, and says so.
+Other ingress processes don't have them, and a restart loses them; so an application with
+several ingress processes has no store, and its errors say so.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from qwen3_a8w8.openai.responses.items import Item
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """One response with the conversation that it ends.
+    """One response with its conversation.
 
     Attributes:
         body: as it was sent, JSON.
-        items: everything that was said, its own output included.
+        items: the whole conversation, including the response's output.
     """
 
     body: str
@@ -28,13 +28,13 @@ class StoredResponse:
 
 
 class ResponseStore:
-    """The latest responses; the ones that weren't used for longest give way."""
+    """The latest responses; the least recently used are evicted first."""
 
     def __init__(self, max_responses: int, *, max_bytes: int = 64 * 2**20) -> None:
-        """Makes an empty store.
+        """Creates an empty store.
 
         Args:
-            max_responses: most responses; 0: nothing is ever kept.
+            max_responses: most responses; 0: none is stored.
             max_bytes: most bytes of all bodies and conversations together, as JSON text.
         """
         self._max_responses = max_responses
@@ -44,11 +44,11 @@ class ResponseStore:
 
     @property
     def is_open(self) -> bool:
-        """Responses are kept."""
+        """Whether responses are stored."""
         return self._max_responses > 0
 
     def put(self, response_id: str, response: StoredResponse) -> None:
-        """Keeps a response; one that is too large by itself isn't kept."""
+        """Stores a response; one that alone exceeds the size limit isn't stored."""
         size = len(response.body) + sum(len(repr(item)) for item in response.items)
         self._responses[response_id] = (response, size)
         self._num_bytes += size
@@ -60,21 +60,21 @@ class ResponseStore:
         """A response by its id.
 
         Raises:
-            InvalidRequestError: there is no store here.
-            ResponseNotFoundError: it isn't known, or no longer.
+            InvalidRequestError: this server has no store.
+            ResponseNotFoundError: it isn't stored, or no longer.
         """
         if not self.is_open:
             raise InvalidRequestError(
-                "responses aren't kept here (http.max_stored_responses is 0, or there are several "
-                "ingress processes); send the whole conversation in input",
+                "this server doesn't store responses (http.max_stored_responses is 0, or there are "
+                "several ingress processes); send the whole conversation in input",
                 param=param,
                 code="responses_not_stored",
             )
         found = self._responses.get(response_id)
         if found is None:
             raise ResponseNotFoundError(
-                f"the response {response_id[:80]!r} isn't known; of all responses the latest "
-                f"{self._max_responses} are kept, until the server restarts. Send the whole "
+                f"the response {response_id[:80]!r} isn't stored; the server stores the latest "
+                f"{self._max_responses} responses until it restarts. Send the whole "
                 "conversation in input",
                 param=param,
                 code="previous_response_not_found",
@@ -83,11 +83,11 @@ class ResponseStore:
         return found[0]
 
     def delete(self, response_id: str) -> None:
-        """Forgets a response.
+        """Deletes a response.
 
         Raises:
-            InvalidRequestError: there is no store here.
-            ResponseNotFoundError: it isn't known, or no longer.
+            InvalidRequestError: this server has no store.
+            ResponseNotFoundError: it isn't stored, or no longer.
         """
         self.get(response_id)
         _, size = self._responses.pop(response_id)

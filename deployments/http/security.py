@@ -1,7 +1,7 @@
-"""What stands before the routes: CORS, sizes, media type and API keys, as ASGI middleware.
+"""Security middleware (ASGI): CORS, sizes, media type and API keys.
 
-Each part answers by itself, in OpenAI's shape, before anything of the body has been read.
-Knows no Ray and no model. `add_security` puts everything in its order.
+Each part sends its own error response, in OpenAI's format, before any of the body is read.
+Doesn't know about Ray or the model. `add_security` adds the parts in their order.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.errors import ConfigError, Qwen3A8W8Error
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
-"""For load balancers; they tell nothing but whether requests are taken."""
+"""Paths for load balancers; they only report whether the server is ready."""
 
 CORS_METHODS = ("GET", "POST")
 
 
 def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -> None:
-    """Puts everything before the routes of `app`, which hasn't served a request yet.
+    """Adds the middleware to `app`, which must not have served a request yet.
 
     Args:
         app: the routes.
@@ -40,10 +40,10 @@ def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -
         http: sizes.
 
     Raises:
-        ConfigError: the keys can't be read, or limits are set for keys that don't exist.
+        ConfigError: the keys can't be read, or limits per key are set without keys.
     """
     keys = ApiKeys.from_settings(security)
-    # What is added last is asked first.
+    # The middleware added last runs first.
     if keys is not None:
         limits = KeyLimits(
             security.max_concurrent_requests_per_key, security.max_requests_per_minute_per_key
@@ -51,8 +51,8 @@ def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -
         app.add_middleware(ApiKeyCheck, keys=keys, limits=limits)
     elif security.has_key_limits:
         raise ConfigError(
-            "security limits the requests per API key, but no keys are given; set "
-            "security.api_key_file, or leave the limits out"
+            "security limits the requests per API key, but there are no keys; set "
+            "security.api_key_file, or remove the limits"
         )
     app.add_middleware(
         SizeCheck, max_header_bytes=http.max_header_bytes, max_body_bytes=http.max_body_bytes
@@ -68,7 +68,7 @@ def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -
 
 
 class ApiKeyCheck:
-    """Lets requests with a valid key pass, as many of them as the key's limits allow."""
+    """Lets requests with a valid key pass, within the limits of the key."""
 
     def __init__(self, app: ASGIApp, *, keys: ApiKeys, limits: KeyLimits) -> None:
         self._app = app
@@ -76,13 +76,13 @@ class ApiKeyCheck:
         self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or answers 401 or 429."""
+        """Forwards the request, or responds with 401 or 429."""
         if scope["type"] == "lifespan" or _route_path(scope) in OPEN_PATHS:
             await self._app(scope, receive, send)
             return
         try:
             key = self._identify(Headers(scope=scope))
-            self._limits.begin(key)
+            self._limits.start(key)
         except Qwen3A8W8Error as error:
             await error_response(error)(scope, receive, send)
             return
@@ -104,9 +104,9 @@ class ApiKeyCheck:
 
 
 class SizeCheck:
-    """Refuses long headers, announced long bodies, and bodies that don't claim to be JSON.
+    """Rejects long headers, bodies with a large Content-Length, and other types than JSON.
 
-    A body that is longer than it was announced is found while it is read (`RequestGuard`).
+    `RequestGuard` rejects a body that exceeds the limit while it is read.
     """
 
     def __init__(self, app: ASGIApp, *, max_header_bytes: int, max_body_bytes: int) -> None:
@@ -115,7 +115,7 @@ class SizeCheck:
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or answers 413, 415 or 431."""
+        """Forwards the request, or responds with 413, 415 or 431."""
         if scope["type"] == "http":
             try:
                 self._check_headers(scope)
@@ -143,8 +143,8 @@ class SizeCheck:
             )
         has_body = length != "0" or "transfer-encoding" in headers
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        # A page in a browser may send anything but JSON to other sites unasked; it always says
-        # where it comes from. Programs that name no type at all are served.
+        # A browser lets a page send types other than JSON to other sites without a preflight; it
+        # always sets Origin. Programs that send no type at all are served.
         if has_body and not (
             media_type == "application/json" or (not media_type and "origin" not in headers)
         ):
@@ -195,10 +195,10 @@ class RequestGuard:
 
 
 class Cors(CORSMiddleware):
-    """Starlette's CORS, whose refusals are in OpenAI's shape like all others."""
+    """Starlette's CORS middleware with errors in OpenAI's format."""
 
     def preflight_response(self, request_headers: Headers) -> Response:
-        """Answers a browser's question whether a page may send a request."""
+        """Responds to a browser's preflight request."""
         response = super().preflight_response(request_headers)
         if response.status_code < 400:
             return response

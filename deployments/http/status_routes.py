@@ -18,11 +18,11 @@ from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.experimental import FLAGS
 from qwen3_a8w8.version import __version__, git_commit
 
-ANSWER_TIMEOUT_S = 5.0
-"""Seconds that a replica gets to answer a question about itself."""
+REPORT_TIMEOUT_S = 5.0
+"""Seconds that a replica has to report about itself."""
 
 HEALTH_TIMEOUT_S = 2.0
-"""Seconds after which `/health` and `/ready` are 503, if no replica has answered."""
+"""Seconds after which `/health` and `/ready` return 503 if no replica has responded."""
 
 
 def add_status_routes(app: FastAPI, service: ModelService) -> None:
@@ -31,26 +31,26 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
 
     @app.get("/health")
     async def health() -> Response:
-        """Some replica is healthy: its loop turns and its actor answers."""
+        """At least one replica is healthy: its engine loop runs and its actor responds."""
         await service.engine.check_ready(HEALTH_TIMEOUT_S)
         return JSONResponse({"status": "ok"})
 
     @app.get("/ready")
     async def ready() -> Response:
-        """A request would be served now: the model is loaded somewhere, and healthy."""
-        begin_s = time.monotonic()
+        """A request would be served now: at least one healthy replica has loaded the model."""
+        start_s = time.monotonic()
         if await _known_capabilities(HEALTH_TIMEOUT_S) is None:
             raise EngineDeadError(
-                f"no replica has loaded the model, or none answered within {HEALTH_TIMEOUT_S:g} s"
+                f"no replica has loaded the model, or none responded within {HEALTH_TIMEOUT_S:g} s"
             )
-        left_s = begin_s + HEALTH_TIMEOUT_S - time.monotonic()
+        left_s = start_s + HEALTH_TIMEOUT_S - time.monotonic()
         await service.engine.check_ready(max(0.0, left_s))
         return JSONResponse({"status": "ready", "model": service.name})
 
     @app.get("/version")
     async def version() -> Response:
-        """What runs here; `device` is null until a replica has loaded the model."""
-        capabilities = await _known_capabilities(ANSWER_TIMEOUT_S)
+        """Version and device; `device` is null until a replica has loaded the model."""
+        capabilities = await _known_capabilities(REPORT_TIMEOUT_S)
         body: dict[str, Any] = {
             "version": __version__,
             "commit": commit,
@@ -63,8 +63,8 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
 
     @app.get("/metrics")
     async def metrics() -> Response:
-        """Prometheus text of all replicas."""
-        text = prometheus_text(await service.engine.reports(ANSWER_TIMEOUT_S))
+        """Metrics of all replicas in Prometheus text format."""
+        text = prometheus_text(await service.engine.reports(REPORT_TIMEOUT_S))
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def _known_capabilities(timeout_s: float) -> RunnerCapabilities | None:
@@ -75,7 +75,7 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
 
 
 def _flags(capabilities: RunnerCapabilities | None) -> dict[str, dict[str, Any]]:
-    """Every experimental flag; whether it is on is null while no replica says so."""
+    """Every experimental flag; `enabled` is null until a replica reports it."""
     enabled = None
     if capabilities is not None:
         enabled = str(capabilities.description.get("flags", "")).split(", ")

@@ -1,4 +1,4 @@
-"""Routes that show what the model reads: tokenize, detokenize, render. They generate nothing."""
+"""Routes that show the model's input: tokenize, detokenize, render. They generate nothing."""
 
 from __future__ import annotations
 

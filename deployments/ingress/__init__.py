@@ -1,1 +1,1 @@
-"""The ingress deployment: text in, generations out. Start at `service.py`."""
+"""The ingress deployment: from request text to generations. Start at `service.py`."""

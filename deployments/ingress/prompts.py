@@ -1,7 +1,7 @@
-"""From what a caller sends as a prompt to token ids.
+"""Converts the prompts of requests to token ids.
 
-Owns tokenizer and chat template of one checkpoint. Long prompts are read on threads of their
-own, so that they delay nobody's stream.
+Owns tokenizer and chat template of one checkpoint. Long prompts are encoded on separate
+threads, so that they don't delay streams.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 INLINE_CHARS = 8192
-"""Prompts up to this length are read at once: that takes less than handing them to a thread."""
+"""Prompts up to this length are encoded inline: that takes less time than a thread hand-off."""
 
 _T = TypeVar("_T")
 
@@ -28,8 +28,8 @@ class ChatPrompt:
     """A rendered conversation.
 
     Attributes:
-        text: what the template made of it.
-        token_ids: its ids.
+        text: the rendered prompt.
+        token_ids: its token ids.
     """
 
     text: str
@@ -37,14 +37,14 @@ class ChatPrompt:
 
 
 class PromptReader:
-    """Reads prompts for one model.
+    """Encodes prompts for one model.
 
     Attributes:
         tokenizer: of the checkpoint.
     """
 
     def __init__(self, model_name: str, directory: Path) -> None:
-        """Reads the text files of a checkpoint.
+        """Loads tokenizer and chat template of a checkpoint.
 
         Args:
             model_name: for messages.
@@ -61,11 +61,11 @@ class PromptReader:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
 
     async def encode(self, prompt: str | Sequence[int], max_tokens: int) -> tuple[int, ...]:
-        """Token ids of a text; ids are taken as they are.
+        """Token ids of a text; ids are returned unchanged.
 
         Args:
             prompt: text or ids.
-            max_tokens: most tokens that can be of use; the engine's admission judges the rest.
+            max_tokens: rejects texts far above it; the engine's admission checks the exact limit.
 
         Raises:
             ContextLengthError: the text has far more.
@@ -87,18 +87,18 @@ class PromptReader:
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
     ) -> ChatPrompt:
-        """A conversation as the model reads it.
+        """Renders and encodes a conversation.
 
         Args:
             messages: role, content ... as plain JSON values.
-            max_tokens: most tokens that can be of use, see `encode`.
-            tools: function definitions in OpenAI's form, or None.
+            max_tokens: see `encode`.
+            tools: function definitions in OpenAI's format, or None.
             template_kwargs: further variables of the template.
-            add_generation_prompt: end with the beginning of an assistant message.
+            add_generation_prompt: end with the start of an assistant message.
 
         Raises:
             ContextLengthError: the prompt is far longer.
-            InvalidRequestError: there is no template, or it refuses the messages.
+            InvalidRequestError: there is no template, or it rejects the messages.
         """
         template = self._template
         if template is None:
@@ -108,7 +108,7 @@ class PromptReader:
                 param="messages",
             )
 
-        def read() -> ChatPrompt:
+        def encode() -> ChatPrompt:
             text = template.render(
                 messages,
                 tools=tools,
@@ -117,16 +117,16 @@ class PromptReader:
             )
             return ChatPrompt(text, tuple(self.tokenizer.encode_prompt(text, max_tokens)))
 
-        return await self._run(_num_chars(messages) + _num_chars(tools), read)
+        return await self._run(_num_chars(messages) + _num_chars(tools), encode)
 
-    async def _run(self, num_chars: int, read: Callable[[], _T]) -> _T:
+    async def _run(self, num_chars: int, encode: Callable[[], _T]) -> _T:
         if num_chars <= INLINE_CHARS:
-            return read()
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read)
+            return encode()
+        return await asyncio.get_running_loop().run_in_executor(self._threads, encode)
 
 
 def _num_chars(value: object) -> int:
-    """Characters of text in a JSON value."""
+    """Number of characters of text in a JSON value."""
     total, todo = 0, [value]
     while todo:
         item = todo.pop()

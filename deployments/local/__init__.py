@@ -1,1 +1,1 @@
-"""The whole application on this machine: `application.py`, and HAProxy before it."""
+"""The whole application on one machine: `application.py`, and HAProxy in front of it."""

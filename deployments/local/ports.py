@@ -1,4 +1,4 @@
-"""Ports for servers that are started beside a Ray of their own."""
+"""Free ports for servers on the same machine as a local Ray."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import socket
 
 
 def free_port() -> int:
-    """A free port below those that the system hands out, which Ray's processes take by the dozen.
+    """A free port below the ephemeral range, of which Ray's processes use dozens.
 
     Raises:
-        OSError: every port from 20000 to 29999 is taken; end the processes that have them.
+        OSError: every port from 20000 to 29999 is taken; stop the processes that use them.
     """
     ports = list(range(20000, 30000))
     random.shuffle(ports)
     for port in ports:
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
             return port
-    raise OSError("no port from 20000 to 29999 is free; end the processes that have them")
+    raise OSError("no port from 20000 to 29999 is free; stop the processes that use them")

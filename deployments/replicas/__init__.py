@@ -1,1 +1,1 @@
-"""The way to the engine replicas: `client.py` calls them, `failover.py` survives their loss."""
+"""Access to the engine replicas: `client.py` calls them, `failover.py` resumes lost requests."""

@@ -1,6 +1,6 @@
-"""What a replica tells of itself, and the Prometheus text made of it.
+"""A replica's report, and the Prometheus metrics built from it.
 
-Metric names follow vLLM's where there is one, with our prefix.
+Metric names are vLLM's where one exists, with our prefix.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ReplicaReport:
 
     Attributes:
         replica_id: Serve's id.
-        replica_pid: process of the router.
+        replica_pid: process of the batch router.
         actor_pid: process of the actor.
         stats: of the engine.
     """
@@ -42,14 +42,14 @@ class ReplicaReport:
 
 
 def prometheus_text(reports: Iterable[ReplicaReport]) -> bytes:
-    """The reports in Prometheus' text format, every sample labelled with its replica."""
+    """The reports in Prometheus text format, every sample labelled with its replica."""
     registry = CollectorRegistry()
     registry.register(_Reports(list(reports)))
     return generate_latest(registry)
 
 
 class _Reports:
-    """A collector over reports that are there already."""
+    """A collector over existing reports."""
 
     def __init__(self, reports: list[ReplicaReport]) -> None:
         self._reports = reports
@@ -63,13 +63,13 @@ class _Reports:
         gauges = {
             "num_requests_running": ("sequences with KV blocks", "num_running"),
             "num_requests_waiting": ("sequences without KV blocks", "num_waiting"),
-            "num_tokens_waiting": ("their tokens", "num_waiting_tokens"),
+            "num_tokens_waiting": ("tokens of waiting sequences", "num_waiting_tokens"),
             "kv_blocks_in_use": ("KV blocks held by sequences", "num_blocks_in_use"),
-            "kv_blocks_free": ("KV blocks that can be had", "num_blocks_free"),
-            "decode_active_rows": ("live rows of the last decode dispatch", "num_active_rows"),
+            "kv_blocks_free": ("free KV blocks, cached ones included", "num_blocks_free"),
+            "decode_active_rows": ("active rows of the last decode dispatch", "num_active_rows"),
             "decode_batch_size": ("rows of the last decode dispatch", "last_batch_size"),
-            "decode_fill_ratio": ("live rows / rows, all decode dispatches", "decode_fill_ratio"),
-            "prefix_cache_hit_rate": ("prompt tokens found / looked up", "prefix_hit_rate"),
+            "decode_fill_ratio": ("active rows / rows, all decode dispatches", "decode_fill_ratio"),
+            "prefix_cache_hit_rate": ("prompt tokens cached / looked up", "prefix_hit_rate"),
         }
         for name, (text, attribute) in gauges.items():
             gauge = GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["replica"])
@@ -77,7 +77,7 @@ class _Reports:
                 gauge.add_metric([report.replica_id], getattr(report.stats, attribute))
             yield gauge
         usage = GaugeMetricFamily(
-            f"{PREFIX}_kv_cache_usage_perc", "KV blocks in use, 1 is all", labels=["replica"]
+            f"{PREFIX}_kv_cache_usage_perc", "share of KV blocks in use, 0 to 1", labels=["replica"]
         )
         info = GaugeMetricFamily(
             f"{PREFIX}_replica_info",
@@ -95,17 +95,17 @@ class _Reports:
         counters = {
             "steps": ("steps planned", "counters.num_steps"),
             "prefill_tokens": ("positions computed by prefill", "counters.num_prefill_tokens"),
-            "decode_rows": ("live rows of all decode dispatches", "counters.num_decode_rows"),
+            "decode_rows": ("active rows of all decode dispatches", "counters.num_decode_rows"),
             "prefix_cache_queries": ("prompt tokens looked up", "counters.num_prefix_query_tokens"),
-            "prefix_cache_hits": ("prompt tokens found", "counters.num_prefix_hit_tokens"),
-            "num_preemptions": ("times a sequence lost its blocks", "counters.num_preemptions"),
+            "prefix_cache_hits": ("prompt tokens cached", "counters.num_prefix_hit_tokens"),
+            "num_preemptions": ("preemptions of sequences", "counters.num_preemptions"),
             "failed_steps": (
-                "steps that the runner couldn't carry out",
+                "steps that failed in the runner",
                 "counters.num_failed_steps",
             ),
-            "spec_decode_num_draft_tokens": ("drafts checked", "counters.num_draft_tokens"),
+            "spec_decode_num_draft_tokens": ("draft tokens verified", "counters.num_draft_tokens"),
             "spec_decode_num_accepted_tokens": (
-                "drafts that came true",
+                "accepted draft tokens",
                 "counters.num_accepted_draft_tokens",
             ),
             "host_gap_seconds": (
@@ -113,7 +113,7 @@ class _Reports:
                 "counters.host_gap_s",
             ),
             "prompt_tokens": (
-                "prompt tokens of sequences that have begun, cached ones included",
+                "prompt tokens of started sequences, cached ones included",
                 "counters.num_prefix_query_tokens",
             ),
             "generation_tokens": ("tokens generated", "requests.num_generated_tokens"),
@@ -130,7 +130,7 @@ class _Reports:
             f"{PREFIX}_decode_batches", "decode dispatches", labels=["replica", "batch_size"]
         )
         ended = CounterMetricFamily(
-            f"{PREFIX}_request_success", "sequences ended", labels=["replica", "finished_reason"]
+            f"{PREFIX}_request_success", "sequences finished", labels=["replica", "finished_reason"]
         )
         for report in self._reports:
             busy.add_metric([report.replica_id], report.stats.device_time_s)
@@ -151,7 +151,7 @@ class _Reports:
                 "requests.itl_s",
             ),
             "request_time_per_output_token_seconds": (
-                "mean seconds between the tokens of a sequence that has ended",
+                "mean seconds between the tokens of a finished sequence",
                 "requests.tpot_s",
             ),
             "e2e_request_latency_seconds": (
@@ -163,11 +163,11 @@ class _Reports:
                 "counters.queue_times",
             ),
             "request_prompt_tokens": (
-                "prompt tokens of sequences that have ended",
+                "prompt tokens of finished sequences",
                 "requests.prompt_tokens",
             ),
             "request_generation_tokens": (
-                "generated tokens of sequences that have ended",
+                "generated tokens of finished sequences",
                 "requests.generation_tokens",
             ),
         }

@@ -1,7 +1,7 @@
-"""Parsing a request body, and saying what is wrong with one.
+"""Parses request bodies and reports what is invalid in one.
 
-The one place where pydantic's errors become ours: in words of JSON, with the field's path. A
-value that fits no member of a union is reported once, with everything that was expected.
+The only place that converts pydantic's errors to ours: in JSON's terms, with the field's path. A
+value that matches no member of a union is reported once, with all expected types.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from qwen3_a8w8.errors import InvalidRequestError
 
 
 class RequestModel(BaseModel):
-    """Base of request bodies: strict types, `null` means not given, unknown fields are kept."""
+    """Base of request bodies: strict types, `null` means not set, unknown fields are kept."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
     def unknown_fields(self) -> tuple[str, ...]:
-        """Names of top-level fields that were sent but mean nothing here, sorted."""
+        """Names of top-level fields in the request that aren't supported, sorted."""
         return tuple(sorted(self.model_extra or ()))
 
 
@@ -31,14 +31,14 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 def parse_request(model: type[_Model], body: bytes | str) -> _Model:
-    """The request in a JSON body.
+    """Parses a request from a JSON body.
 
-    Unlike Python's own parser this one takes UTF-8 only, refuses lone surrogates, which no
-    tokenizer takes, and objects nested deeper than 200 levels, which nothing after it has to
-    fear then. Of equal keys the last one counts.
+    Unlike Python's own parser this one accepts UTF-8 only, rejects lone surrogates, which
+    tokenizers can't encode, and rejects nesting deeper than 200 levels, so that later code can
+    recurse. Of duplicate keys the last one counts.
 
     Raises:
-        InvalidRequestError: the body is no JSON object, or a field has a wrong type or value;
+        InvalidRequestError: the body isn't a JSON object, or a field has a wrong type or value;
             `param` names the field.
     """
     try:
@@ -46,13 +46,13 @@ def parse_request(model: type[_Model], body: bytes | str) -> _Model:
         raw = from_json(data.removeprefix(codecs.BOM_UTF8))
     except ValueError as error:
         raise InvalidRequestError(
-            f"the request body is no valid JSON: {error}; send one JSON object"
+            f"the request body isn't valid JSON: {error}; send one JSON object"
         ) from error
     return validate_request(model, raw)
 
 
 def validate_request(model: type[_Model], raw: object) -> _Model:
-    """The request in an already parsed body.
+    """Validates a request in a parsed body.
 
     Raises:
         InvalidRequestError: as for `parse_request`.
@@ -77,11 +77,11 @@ class FieldError(ValueError):
 
 
 class PlaceError(ValueError):
-    """Raised in validators that don't know the path of the value they look at.
+    """Raised in validators that don't know the path of the value they validate.
 
     Args:
-        place: within that value, such as `[0].type`; empty for the value itself.
-        problem: what follows the path in the message, such as `is 5; expected a string`.
+        place: path within that value, such as `[0].type`; empty for the value itself.
+        problem: message text after the path, such as `is 5; expected a string`.
     """
 
     def __init__(self, place: str, problem: str) -> None:
@@ -90,11 +90,11 @@ class PlaceError(ValueError):
 
 
 def request_error(error: ValidationError, raw: Mapping[str, Any]) -> InvalidRequestError:
-    """The error that a client is told.
+    """The error that a client receives.
 
     Args:
         error: pydantic's.
-        raw: the body that was read.
+        raw: the parsed body.
     """
     problems: list[Any] = error.errors(include_url=False)
     first = problems[0]
@@ -110,34 +110,35 @@ def request_error(error: ValidationError, raw: Mapping[str, Any]) -> InvalidRequ
     if first["type"].startswith("union_tag"):
         return _tag_error(first, param)
     if cause is not None:
-        told = str(cause)
+        detail = str(cause)
     else:
         same = [problem for problem in problems if _path(problem, raw) == param]
-        told = "expected " + " or ".join(dict.fromkeys(map(_expected, same)))
-    return InvalidRequestError(f"{param} is {shown(first['input'])}; {told}", param=param or None)
+        detail = "expected " + " or ".join(dict.fromkeys(map(_expected, same)))
+    message = f"{param} is {shown(first['input'])}; {detail}"
+    return InvalidRequestError(message, param=param or None)
 
 
 def shown(value: object) -> str:
-    """A value of a request for a message: as JSON if it is short, otherwise by its kind."""
+    """A value of a request for a message: as JSON if it is short, otherwise its type."""
     if isinstance(value, dict):
         return "an object" if value else "an empty object"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     if isinstance(value, int) and value.bit_length() > 256:
         return "a very large integer"
-    # The text may be as long as the body; only its beginning is ever written out.
+    # The text may be as long as the body; only its start is written.
     if isinstance(value, str) and len(value) > _MAX_SHOWN_CHARS:
         return f"{json.dumps(value[:_MAX_SHOWN_CHARS], ensure_ascii=False)[:-1]}..."
     return json.dumps(value, default=repr, ensure_ascii=False)
 
 
 def given(value: Mapping[str, Any], name: str) -> str:
-    """What an object has under a name: `is 5`, or `is missing`."""
+    """Describes a field of an object for a message: `is 5`, or `is missing`."""
     return f"is {shown(value[name])}" if name in value else "is missing"
 
 
 def _tag_error(problem: Any, param: str) -> InvalidRequestError:
-    """A list entry whose kind is told by one of its fields, which is missing or unknown."""
+    """Error for a list entry whose discriminator field is missing or unknown."""
     context = problem["ctx"]
     name = context["discriminator"].strip("'")
     param = f"{param}.{name}"
@@ -149,7 +150,7 @@ def _tag_error(problem: Any, param: str) -> InvalidRequestError:
 
 
 def _choice(quoted: str) -> str:
-    """Pydantic's list of literals, in JSON's quotes."""
+    """Converts pydantic's list of literals to JSON quotes."""
     names = [name.strip().strip("'") for name in quoted.replace(" or ", ", ").split(",")]
     *others, last = (json.dumps(name) for name in names)
     return f"{', '.join(others)} or {last}" if others else last
@@ -177,18 +178,18 @@ _EXPECTED: dict[str, Callable[[Mapping[str, Any]], str]] = {
 
 
 def _expected(problem: Any) -> str:
-    name_it = _EXPECTED.get(problem["type"])
-    if name_it is not None:
-        return name_it(problem.get("ctx", {}))
+    describe = _EXPECTED.get(problem["type"])
+    if describe is not None:
+        return describe(problem.get("ctx", {}))
     text: str = problem["msg"]
     return text[:1].lower() + text[1:]
 
 
 def _path(problem: Any, raw: object) -> str:
-    """Where in the body the problem is.
+    """The path of the problem in the body.
 
-    Pydantic's own path also names the member of a union that it tried, and the role that chose
-    a message's model: steps that lead nowhere in the body.
+    Pydantic's own path also names the union member that it tried, and the role that selected
+    a message's model: steps that don't exist in the body.
     """
     location: Sequence[str | int] = problem["loc"]
     path, value = "", raw

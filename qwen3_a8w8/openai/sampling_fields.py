@@ -1,9 +1,9 @@
-"""The request fields that chat and text completions share, and their way to `SamplingParams`.
+"""Request fields common to chat and text completions, and their conversion to `SamplingParams`.
 
-Every field may be null or missing; the checkpoint's generation_config.json then decides, where
-it has a say. Ranges are `SamplingParams`' own business. Structured output is asked for by
-OpenAI's `response_format`, vLLM's `structured_outputs` or its older `guided_*` fields; a request
-may use one of them.
+Every field may be null or missing; the default then comes from the checkpoint's
+generation_config.json if that has one. `SamplingParams` validates ranges. Structured output is
+requested with OpenAI's `response_format`, vLLM's `structured_outputs` or its older `guided_*`
+fields; a request may use one of them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class JsonSchemaFormat(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """Form of the answer in OpenAI's words."""
+    """Structured output in OpenAI's format."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -54,7 +54,7 @@ class ResponseFormat(BaseModel):
 
 
 class StructuredOutputsField(BaseModel):
-    """Form of the answer in vLLM's words."""
+    """Structured output in vLLM's format."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -84,7 +84,7 @@ class StructuredFields(RequestModel):
             del given[0]
         if len(given) > 1:
             raise FieldError(
-                f"{given[0]} and {given[1]} both give the answer a form; leave one of them out",
+                f"{given[0]} and {given[1]} both request structured output; remove one of them",
                 given[1],
             )
         tag = self.structured_outputs
@@ -98,22 +98,22 @@ class StructuredFields(RequestModel):
 
     @property
     def response_format_type(self) -> str:
-        """Of `response_format`; "text" without one."""
+        """Type of `response_format`; "text" without one."""
         return "text" if self.response_format is None else self.response_format.type
 
     def structured_output(self) -> StructuredOutput | None:
-        """The form that the fields ask for, or None.
+        """The structured output that the fields request, or None.
 
         Raises:
-            InvalidRequestError: it is malformed, too long or nested too deep.
+            InvalidRequestError: it is malformed, too long or nested too deeply.
         """
         if self.response_format_type == "json_object":
             return StructuredOutput(json_object=True, param="response_format")
         if self.response_format is not None and self.response_format.json_schema is not None:
-            form = self.response_format.json_schema
+            schema = self.response_format.json_schema
             return StructuredOutput(
-                json=form.schema_,
-                is_lenient=form.strict is False,
+                json=schema.schema_,
+                is_lenient=schema.strict is False,
                 param="response_format",
             )
         if self.structured_outputs is not None:
@@ -136,20 +136,20 @@ def _as_list(value: object) -> object:
 
 
 def _by_token_id(value: object) -> object:
-    """JSON has string keys only; a client in Python may have used numbers."""
+    """Converts keys to integers: JSON has string keys only, Python clients may use integers."""
     if not isinstance(value, dict):
         return value
     biases = {}
     for key, bias in value.items():
         text = str(key)
         if not (text.isascii() and text.isdecimal() and len(text) <= 18):
-            raise ValueError(f"key {text[:40]!r} is no token id, expected digits only")
+            raise ValueError(f"key {text[:40]!r} isn't a token id, expected digits only")
         biases[int(text)] = bias
     return biases
 
 
 class StreamOptions(BaseModel):
-    """What a stream tells beside the text."""
+    """What a stream contains besides the text."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -158,7 +158,7 @@ class StreamOptions(BaseModel):
 
 
 class SamplingFields(StructuredFields):
-    """Common fields; names and meanings are OpenAI's, the rest are vLLM's."""
+    """Common fields; names and meanings are OpenAI's where it has the field, otherwise vLLM's."""
 
     model: str | None = None
     stream: bool | None = None
@@ -192,12 +192,13 @@ class SamplingFields(StructuredFields):
     def _check_common(self) -> SamplingFields:
         if self.stream_options is not None and not self.stream:
             raise FieldError(
-                "stream_options is set, but stream is not true; set stream or leave it out",
+                "stream_options is set, but stream is not true; set stream or remove "
+                "stream_options",
                 "stream_options",
             )
         if self.prompt_logprobs is not None and self.stream:
             raise FieldError(
-                "prompt_logprobs is set, but a stream doesn't tell them; leave out stream or "
+                "prompt_logprobs is set, but streams don't return them; remove stream or "
                 "prompt_logprobs",
                 "prompt_logprobs",
             )
@@ -205,12 +206,12 @@ class SamplingFields(StructuredFields):
 
     @property
     def is_stream(self) -> bool:
-        """The answer is to be streamed."""
+        """Whether the response is streamed."""
         return bool(self.stream)
 
     @property
     def num_choices(self) -> int:
-        """Answers per prompt."""
+        """Choices per prompt."""
         return 1 if self.n is None else self.n
 
     def context_options(self) -> dict[str, bool]:
@@ -225,7 +226,7 @@ class SamplingFields(StructuredFields):
         }
 
     def engine_options(self) -> dict[str, Any]:
-        """What goes to the engine beside prompt and sampling: fields of `EngineRequest`."""
+        """Engine options besides prompt and sampling: fields of `EngineRequest`."""
         options = {name: getattr(self, name) for name in _ENGINE_OPTIONS}
         return {name: value for name, value in options.items() if value is not None}
 

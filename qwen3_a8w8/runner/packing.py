@@ -1,9 +1,8 @@
-"""Plans into input arrays, in memory that is kept from one dispatch to the next.
+"""Packs plans into input arrays, in memory that is reused by the next dispatch.
 
-Arrays are named and shaped like the parameters in `model/qwen3.py`, and written on the host as
-numpy arrays. On a CPU they are the device memory itself; elsewhere all of a block goes over in
-one copy. Everything is checked before (`validation.py`). What is sampled is packed in
-`sampler.py`.
+Arrays have the names and shapes of the parameters in `model/qwen3.py`, and are written on the
+host as numpy arrays. On a CPU they are the device memory itself; elsewhere one copy transfers a
+whole block. `validation.py` checks plans first. `sampler.py` packs the sampler's inputs.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ _FIRST_CAPACITY = 64
 
 
 class InputBlock:
-    """Inputs of fixed shapes, side by side in one allocation.
+    """Inputs of fixed shapes in one allocation.
 
     Attributes:
-        arrays: what the host writes, by name; zeros at first.
+        arrays: host arrays to write, by name; initially zeros.
         tensors: the same as arguments of a callable.
     """
 
     def __init__(self, worker: Worker, layout: Mapping[str, tuple[DType, tuple[int, ...]]]) -> None:
-        """Takes memory.
+        """Allocates the inputs.
 
         Args:
-            worker: whose memory it is.
+            worker: owns the memory.
             layout: dtype and shape by name.
         """
-        begins: dict[str, int] = {}
+        starts: dict[str, int] = {}
         num_bytes = 0
         for name, (dtype, shape) in layout.items():
-            begins[name] = num_bytes
+            starts[name] = num_bytes
             num_bytes += -(-math.prod(shape) * dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
         self._worker = worker
         self._memory = worker.alloc((num_bytes,), UINT8)
@@ -54,19 +53,19 @@ class InputBlock:
         self.arrays: dict[str, NDArray[Any]] = {}
         self.tensors: dict[str, WorkerTensor] = {}
         for name, (dtype, shape) in layout.items():
-            begin = begins[name]
-            end = begin + math.prod(shape) * dtype.itemsize
-            self.arrays[name] = host[begin:end].view(NUMPY_DTYPES[dtype]).reshape(shape)
-            offset = begin // dtype.itemsize
+            start = starts[name]
+            end = start + math.prod(shape) * dtype.itemsize
+            self.arrays[name] = host[start:end].view(NUMPY_DTYPES[dtype]).reshape(shape)
+            offset = start // dtype.itemsize
             self.tensors[name] = WorkerTensor(self._memory.allocation, dtype, shape, offset)
 
     def upload(self) -> None:
-        """Makes the device see what was written."""
+        """Copies the arrays to the device."""
         if self._staging is not None:
             self._worker.upload(self._memory, self._staging)
 
     def free(self) -> None:
-        """Gives the memory back; idempotent."""
+        """Frees the memory; idempotent."""
         self._worker.free(self._memory)
 
 
@@ -74,11 +73,11 @@ class GrowingInput:
     """A list of numbers of any length, in memory that doubles when it is too small.
 
     Attributes:
-        tensor: [capacity]; what lies beyond the list means nothing.
+        tensor: [capacity]; entries beyond the list are undefined.
     """
 
     def __init__(self, worker: Worker, dtype: DType) -> None:
-        """Takes memory for a few."""
+        """Allocates memory for a few numbers."""
         self._worker = worker
         self._dtype = dtype
         self.tensor = worker.alloc((_FIRST_CAPACITY,), dtype)
@@ -87,7 +86,7 @@ class GrowingInput:
         """Uploads the list.
 
         Returns:
-            Whether `tensor` is another one now.
+            Whether `tensor` was replaced.
         """
         array = np.asarray(values, NUMPY_DTYPES[self._dtype])
         capacity = self.tensor.num_elements
@@ -101,7 +100,7 @@ class GrowingInput:
         return has_grown
 
     def free(self) -> None:
-        """Gives the memory back; idempotent."""
+        """Frees the memory; idempotent."""
         self._worker.free(self.tensor)
 
 
@@ -201,13 +200,13 @@ class DecodeDispatch:
         max_blocks: int,
         tensors: Mapping[str, WorkerTensor],
     ) -> None:
-        """Takes input memory.
+        """Allocates input memory.
 
         Args:
-            worker: runs it.
+            worker: runs the callable.
             callable_id: of decode.
             batch_size: sequences.
-            num_rows: the batch size, or 8 in a batch of 1 that takes drafts.
+            num_rows: the batch size, or 8 in a batch of 1 with draft tokens.
             block_size: tokens per block; at least `num_rows`.
             max_blocks: width of the block tables.
             tensors: the other arguments, cache and logits.
@@ -235,7 +234,7 @@ class DecodeDispatch:
         """Writes the inputs of a step.
 
         Args:
-            batch: its rows are the live ones, and the drafts of a batch of 1 rows after them.
+            batch: its rows are the live ones; in a batch of 1 draft tokens are the rows after it.
             sequences: live sequences by id.
         """
         arrays, rows, size = self.arrays, batch.rows, self._block_size
@@ -266,7 +265,7 @@ class DecodeDispatch:
                 self._write_table(index, table)
 
     def pack_scratch(self) -> None:
-        """Makes all rows live, at position 0 of the scratch block, where they harm nobody."""
+        """Makes all rows live, at position 0 of the scratch block, which no sequence uses."""
         self._clear()
         self.arrays["num_active"][0] = len(self._tables)
         self.arrays["seq_lens"][:] = 1
@@ -274,7 +273,7 @@ class DecodeDispatch:
             self._write_table(index, ())
 
     def upload(self) -> None:
-        """Makes the device see what was packed."""
+        """Copies the packed inputs to the device."""
         self._inputs.upload()
 
     def run(self) -> None:
@@ -282,11 +281,11 @@ class DecodeDispatch:
         self._call()
 
     def free(self) -> None:
-        """Gives the input memory back; idempotent."""
+        """Frees the input memory; idempotent."""
         self._inputs.free()
 
     def _clear(self) -> None:
-        """Makes all rows idle; their tables are left to whoever writes them."""
+        """Makes all rows idle; callers write the block tables."""
         for name in ("token_ids", "num_active", "positions", "seq_lens"):
             self.arrays[name][:] = 0
         self.arrays["slot_mapping"][:] = self._scratch_slots

@@ -1,9 +1,8 @@
-"""Dispatches of the sampler: settings of each row of logits in, tokens and log-probabilities out.
+"""Sampler dispatches: from settings per row of logits to tokens and log-probabilities.
 
-A row of logits either gives a sequence its next token, or is looked up for a token that is
-known: that one is then "drawn" by force, for its log-probabilities. The settings of sequences
-don't change, so their columns are written again only when other sequences come, or the same in
-another order.
+A row of logits either gives a sequence its next token, or the log-probabilities of a token that
+is known: the sampler is then forced to draw it. The settings of sequences don't change, so their
+columns are only rewritten when the sequences or their order change.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Samples:
     """The sampler's outputs on the host.
 
     Attributes:
-        ids: the token drawn for each live row; -1 where the logits weren't finite.
+        ids: the token drawn for each live row; -1 if the logits weren't finite.
     """
 
     def __init__(self, host: Mapping[str, NDArray[Any]], num_rows: int) -> None:
@@ -36,14 +35,14 @@ class Samples:
 
         Args:
             host: outputs of `qwen3.sample` by name; without those of log-probabilities if no
-                row has asked for them.
+                row has requested them.
             num_rows: live rows.
         """
         self._host = host
         self.ids: list[int] = host["sampled_ids"][:num_rows, 0].tolist()
 
     def logprobs(self, index: int, num_top: int) -> TokenLogprobs:
-        """The log-probabilities of a row that has asked for `num_top` alternatives."""
+        """The log-probabilities of a row that has requested `num_top` alternatives."""
         host = self._host
         ids = host["top_ids"][index, :num_top].tolist()
         values = host["top_logprobs"][index, :num_top].tolist()
@@ -53,7 +52,7 @@ class Samples:
 def wanted_after(
     chunks: Sequence[PrefillChunk], sequences: Mapping[int, RunnerSequence]
 ) -> list[tuple[RunnerSequence, int | None]]:
-    """What each row of logits after prefill is for, in the order of `pack_prefill`'s indices.
+    """The purpose of each row of logits after prefill, in the order of `pack_prefill`'s indices.
 
     Returns:
         Sequences, each with the position of a known token, or None for a new one.
@@ -70,7 +69,7 @@ def wanted_after(
 
 
 def take(samples: Samples, index: int, sequence: RunnerSequence) -> SampledToken:
-    """Reads a new token and gives it to its sequence.
+    """Reads a new token and appends it to its sequence.
 
     Raises:
         EngineDeadError: the logits aren't finite.
@@ -123,7 +122,7 @@ class Sampler:
 
     Attributes:
         arrays: the controls of `Ops.sample` with fixed shapes, and num_active, on the host.
-        lists: the others, into which ranges and starts among the former point.
+        lists: the controls of variable length; ranges and starts in `arrays` index them.
     """
 
     def __init__(
@@ -135,10 +134,10 @@ class Sampler:
         logits: WorkerTensor,
         outputs: Mapping[str, WorkerTensor],
     ) -> None:
-        """Takes input memory.
+        """Allocates input memory.
 
         Args:
-            worker: runs it.
+            worker: runs the callable.
             callable_id: of sample.
             size: rows, a compiled batch size.
             logits: [size, vocab] float32.
@@ -179,8 +178,8 @@ class Sampler:
             rows: in the order of the logits; the others are idle.
         """
         settings = [row.sampling for row in rows]
-        known = self._settings
-        if len(settings) != len(known) or not all(map(is_, settings, known)):
+        packed = self._settings
+        if len(settings) != len(packed) or not all(map(is_, settings, packed)):
             self._pack_settings(settings)
         self.arrays["positions"][: len(rows)] = [row.position for row in rows]
         has_lists = any(row.biases or row.history or row.allowed is not None for row in rows)
@@ -189,7 +188,7 @@ class Sampler:
         self._has_lists = has_lists
 
     def upload(self) -> None:
-        """Makes the device see what was packed."""
+        """Copies the packed controls to the device."""
         self._inputs.upload()
 
     def run(self) -> None:
@@ -197,12 +196,12 @@ class Sampler:
         self._call()
 
     def samples(self) -> Samples:
-        """What was drawn, to be read before the next dispatch."""
+        """The drawn tokens; read them before the next dispatch."""
         names = self._outputs if self._has_logprobs else ("sampled_ids",)
         return Samples({name: self._read(name) for name in names}, len(self._settings))
 
     def free(self) -> None:
-        """Gives the input memory back; idempotent."""
+        """Frees the input memory; idempotent."""
         self._inputs.free()
         for values in self.lists.values():
             values.free()

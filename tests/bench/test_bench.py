@@ -149,9 +149,9 @@ def test_linears_that_are_measured_compute_what_they_say(backend):
     constants = {
         **{f"copy{i}.w_q": weight for i in range(3)},
         **{f"copy{i}.w_scale": torch.full((32,), 0.01) for i in range(3)},
-        "probe": torch.randn(16, 32, generator=gen).to(torch.bfloat16),
+        "projection": torch.randn(16, 32, generator=gen).to(torch.bfloat16),
     }
-    probed = []
+    projected = []
     for one in (backend, ReferenceBackend()):
         compiled = Compiler(one).compile(
             bench_kernels.residual_linears, {"OUT": 32, "IN": 64, "COPIES": 3}
@@ -163,11 +163,11 @@ def test_linears_that_are_measured_compute_what_they_say(backend):
             x=torch.randn(4, 64, generator=torch.Generator().manual_seed(6)),
             residual=torch.zeros(4, 32),
             indices=torch.tensor([2], dtype=torch.int32),
-            probed=out,
+            projected=out,
         )
-        probed.append(out)
-    assert torch.allclose(probed[0], probed[1], rtol=1e-4, atol=1e-4)
-    assert float(probed[0].abs().max()) > 0
+        projected.append(out)
+    assert torch.allclose(projected[0], projected[1], rtol=1e-4, atol=1e-4)
+    assert float(projected[0].abs().max()) > 0
 
 
 @pytest.mark.parametrize("batch_size", [1, 16])

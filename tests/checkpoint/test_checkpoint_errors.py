@@ -126,7 +126,7 @@ def test_overlapping_tensors_are_refused(copy_of):
         header[UP]["data_offsets"] = [begin - 2, end - 2]
 
     edit_header(file, move)
-    refused(file.parent, file, "begins at byte", "header is damaged")
+    refused(file.parent, file, "starts at byte", "header is damaged")
 
 
 @pytest.mark.parametrize("entry", [None, [], {"dtype": "BF16"}, {"dtype": 3, "shape": "x"}])

@@ -157,7 +157,7 @@ def test_target_that_holds_something_is_refused(tmp_path):
 def test_shape_that_does_not_fit_the_disk_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
     usage = type("Usage", (), {"free": 1000})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(CheckpointError, match=r"takes 16\d{9} bytes, 1000 are free"):
+    with pytest.raises(CheckpointError, match=r"needs 16\d{9} bytes, 1000 are free"):
         synth_checkpoint(SHAPES["qwen3-14b"], tmp_path / "dst")
     assert not list(tmp_path.iterdir())
 
@@ -172,7 +172,7 @@ def test_interrupted_write_leaves_nothing(tmp_path):
 
 
 def test_unknown_shape_is_named_with_the_known_ones():
-    with pytest.raises(ConfigError, match=r"'qwen3-13b' isn't known; expected one of qwen3-0.6b"):
+    with pytest.raises(ConfigError, match=r"'qwen3-13b' is unknown; expected one of qwen3-0.6b"):
         named_shape("qwen3-13b")
 
 

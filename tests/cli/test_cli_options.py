@@ -73,8 +73,10 @@ def test_help_names_every_option_and_keeps_the_docstring():
         assert name in text
 
 
-@pytest.mark.parametrize(("reference", "shown"), [(None, "3.500 (not judged)"), (3.25, "3.500")])
-def test_check_says_whether_perplexity_is_judged(reference, shown):
+@pytest.mark.parametrize(
+    ("reference", "shown"), [(None, "3.500 (no limit without a reference)"), (3.25, "3.500")]
+)
+def test_check_says_whether_perplexity_has_a_limit(reference, shown):
     agreed = None if reference is None else 1.0
     texts = TextsReport(9, 3.5, reference, agreed, None if reference is None else 0.0)
     report = CheckReport("m", "f", "w8a8", (), {}, 1, (), (), texts, {})

@@ -65,7 +65,7 @@ def test_inspection_with_yarn_counts_the_stretched_context(tmp_path):
     with open_checkpoint(tmp_path) as checkpoint:
         found = inspect_checkpoint(checkpoint, EngineConfig(), 2**30)
         assert found.max_model_len == 4 * 256
-        with pytest.raises(ConfigError, match="made for 1024 positions"):
+        with pytest.raises(ConfigError, match="supports 1024 positions"):
             inspect_checkpoint(checkpoint, EngineConfig(max_model_len=1025), 2**30)
 
 

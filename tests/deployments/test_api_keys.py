@@ -66,13 +66,13 @@ def test_empty_or_unsendable_key_in_the_variable_is_refused_without_showing_it(v
 
 def test_concurrent_requests_of_a_key_are_limited_and_keys_do_not_share():
     limits = KeyLimits(2, None)
-    limits.begin(0)
-    limits.begin(0)
-    with pytest.raises(RateLimitError, match="2 requests under way"):
-        limits.begin(0)
-    limits.begin(1)
+    limits.start(0)
+    limits.start(0)
+    with pytest.raises(RateLimitError, match="2 running requests"):
+        limits.start(0)
+    limits.start(1)
     limits.end(0)
-    limits.begin(0)
+    limits.start(0)
 
 
 def test_requests_per_minute_are_limited_in_a_sliding_window():
@@ -80,24 +80,24 @@ def test_requests_per_minute_are_limited_in_a_sliding_window():
     limits = KeyLimits(None, 2, clock_s=lambda: now_s[0])
     for begin_s in (100.0, 130.0):
         now_s[0] = begin_s
-        limits.begin(0)
+        limits.start(0)
         limits.end(0)
     now_s[0] = 150.0
     with pytest.raises(RateLimitError, match="2 requests in the last 60 s") as caught:
-        limits.begin(0)
+        limits.start(0)
     assert caught.value.retry_after_s == 10.0
-    limits.begin(1)
+    limits.start(1)
     now_s[0] = 160.0
-    limits.begin(0)  # the one of 100.0 has left the window
+    limits.start(0)  # the one of 100.0 has left the window
     with pytest.raises(RateLimitError):
-        limits.begin(0)
+        limits.start(0)
 
 
 def test_request_refused_for_concurrency_does_not_count_for_the_minute():
     limits = KeyLimits(1, 2, clock_s=lambda: 0.0)
-    limits.begin(0)
+    limits.start(0)
     for _ in range(5):
-        with pytest.raises(RateLimitError, match="under way"):
-            limits.begin(0)
+        with pytest.raises(RateLimitError, match="1 running requests"):
+            limits.start(0)
     limits.end(0)
-    limits.begin(0)
+    limits.start(0)

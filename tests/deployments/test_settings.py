@@ -1,4 +1,4 @@
-"""What a YAML may say, and what happens with the rest."""
+"""Valid settings, and how invalid and deprecated ones are handled."""
 
 from dataclasses import fields
 
@@ -6,9 +6,17 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from deployments.settings import AppSettings, EngineSettings
+from deployments.settings import (
+    DEPRECATED_KEYS_END,
+    AppSettings,
+    EngineSettings,
+    FailoverSettings,
+    ReplicaSettings,
+    StrictSettings,
+)
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.version import __version__
 
 
 def test_defaults_are_those_of_the_engine_config():
@@ -30,9 +38,67 @@ def test_unknown_key_is_named_with_the_valid_ones(section, key):
         assert name in message
 
 
-def test_near_miss_is_told_what_was_meant():
+def test_near_miss_names_the_closest_key():
     with pytest.raises(ValidationError, match=r"did you mean 'block_size'\?"):
         EngineSettings.model_validate({"blok_size": 16})
+
+
+DEPRECATED = [
+    (FailoverSettings, "max_deaths", "max_engine_crashes", 5),
+    (ReplicaSettings, "router_num_cpus", "batch_router_num_cpus", 2.0),
+]
+
+
+@pytest.mark.parametrize(("section", "old", "new", "value"), DEPRECATED)
+def test_deprecated_key_sets_the_new_one_with_a_warning(section, old, new, value, caplog):
+    with pytest.warns(DeprecationWarning, match=new) as warned:
+        settings = section.model_validate({old: value})
+    assert settings == section.model_validate({new: value})
+    expected = (
+        f"the key {old!r} in {section.__name__} is deprecated and is removed in version "
+        f"{DEPRECATED_KEYS_END}; rename it to {new!r}"
+    )
+    assert [str(warning.message) for warning in warned] == [expected]
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", expected)
+    ]
+
+
+@pytest.mark.parametrize(("section", "old", "new", "value"), DEPRECATED)
+def test_deprecated_key_beside_the_new_one_is_an_error_that_names_both(section, old, new, value):
+    with pytest.raises(ValidationError, match=f"has both '{old}' and '{new}'.*remove '{old}'"):
+        section.model_validate({old: value, new: value})
+
+
+def test_deprecated_key_works_in_a_section_of_the_application():
+    with pytest.warns(DeprecationWarning, match="max_engine_crashes"):
+        settings = AppSettings.model_validate({"failover": {"max_deaths": 7}})
+    assert settings.failover.max_engine_crashes == 7
+
+
+def test_deprecated_value_out_of_range_is_refused_under_the_new_name():
+    with (
+        pytest.warns(DeprecationWarning, match="max_deaths"),
+        pytest.raises(ValidationError, match="max_engine_crashes"),
+    ):
+        FailoverSettings.model_validate({"max_deaths": -1})
+
+
+def test_deprecated_keys_name_fields_and_end_after_this_version():
+    def numbers(version):
+        return tuple(map(int, version.split(".")))
+
+    assert numbers(__version__) < numbers(DEPRECATED_KEYS_END)
+    for section in StrictSettings.__subclasses__():
+        assert set(section.deprecated_keys.values()) <= section.model_fields.keys()
+        assert not section.deprecated_keys.keys() & section.model_fields.keys()
+
+
+def test_values_of_the_caller_are_not_changed_by_a_deprecated_key():
+    values = {"max_deaths": 3, "max_resumes": 1}
+    with pytest.warns(DeprecationWarning, match="max_deaths"):
+        FailoverSettings.model_validate(values)
+    assert values == {"max_deaths": 3, "max_resumes": 1}
 
 
 def test_engine_section_has_the_fields_and_defaults_of_the_engine_config():

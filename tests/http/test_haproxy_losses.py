@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray has HAProxy
 NUM_CLIENTS = 8
 LOST = {
     "error": {
-        "message": "the request was lost on its way; try again",
+        "message": "the connection to the server was lost; try again",
         "type": "server_error",
         "param": None,
         "code": "engine_dead",

@@ -144,7 +144,7 @@ async def test_failed_and_refused_requests_free_their_place(model_directory, key
 
 def test_limits_without_keys_are_refused(model_directory):
     security = SecuritySettings(max_concurrent_requests_per_key=1)
-    with pytest.raises(ConfigError, match="no keys are given"):
+    with pytest.raises(ConfigError, match="there are no keys"):
         build_application(model_directory, FakeEngine(text_capabilities(model_directory)), security)
 
 

@@ -29,7 +29,7 @@ def test_allocate_whole_pool_never_gives_scratch_block():
 def test_allocate_more_than_free_raises_and_takes_nothing():
     pool = BlockPool(5, 4)
     pool.allocate(2)
-    with pytest.raises(RuntimeError, match="3 KV blocks asked for, 2 of 4 are free"):
+    with pytest.raises(RuntimeError, match="3 KV blocks requested, 2 of 4 are free"):
         pool.allocate(3)
     assert pool.num_free == 2
 
@@ -43,13 +43,13 @@ def test_release_twice_raises():
     pool = BlockPool(5, 4)
     blocks = pool.allocate(1)
     pool.release(blocks)
-    with pytest.raises(RuntimeError, match="block 1 is released but nobody holds it"):
+    with pytest.raises(RuntimeError, match="block 1 is released but has no reference"):
         pool.release(blocks)
 
 
 def test_publish_free_block_raises():
     pool = BlockPool(5, 4)
-    with pytest.raises(RuntimeError, match="nobody holds it"):
+    with pytest.raises(RuntimeError, match="has no reference"):
         pool.publish(1, keys_of(range(4))[0])
 
 

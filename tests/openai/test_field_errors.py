@@ -49,11 +49,11 @@ def call(**function):
         (user([1]), f".content[0] is 1; expected {PART}"),
         (
             user([{"type": "text", "text": "a"}, {"type": "image_url"}]),
-            f'.content[1].type is "image_url"; the model reads text only, expected {PART}',
+            f'.content[1].type is "image_url"; the model accepts text only, expected {PART}',
         ),
         (
             user([{"text": "a"}]),
-            f".content[0].type is missing; the model reads text only, expected {PART}",
+            f".content[0].type is missing; the model accepts text only, expected {PART}",
         ),
         (user([{"type": "text"}]), ".content[0].text is missing; expected a string"),
         (user([{"type": "text", "text": 5}]), ".content[0].text is 5; expected a string"),

@@ -187,7 +187,7 @@ def test_suggestion_compares_linears_with_their_own_kind():
         ({"method": "awq"}, "expected one of rtn, smoothquant, smoothquant"),
         ({"method": "smoothquant"}, "needs calibration data"),
         ({"scale_search": "max"}, "absmax, mse"),
-        ({"keep_float": ("(",)}, "no regular expression"),
+        ({"keep_float": ("(",)}, "isn't a regular expression"),
         ({"calibration": ((),)}, "empty sequence"),
         ({"alpha": 1.5}, "from 0 to 1"),
         ({"damping": 0.0}, "above 0"),
@@ -200,7 +200,7 @@ def test_options_that_make_no_sense_are_refused(options, said):
 
 def test_calibration_for_another_vocabulary_is_refused(source, tmp_path):
     options = QuantizeOptions(calibration=((1, 512),))
-    with pytest.raises(ConfigError, match="sequence 0 holds the token id 512, expected 0 to 511"):
+    with pytest.raises(ConfigError, match="sequence 0 has the token id 512, expected 0 to 511"):
         quantize_checkpoint(source[0], tmp_path / "dst", options=options)
 
 

@@ -172,7 +172,7 @@ def test_changed_checkpoint_replaces_its_file(plain_logits, tmp_path, caplog):
     make_random_qwen3(model, seed=4)
     with caplog.at_level(logging.WARNING):
         changed = logits_with(model, cache_at(directory))
-    assert "made for another checkpoint" in caplog.text
+    assert "written for another checkpoint" in caplog.text
     assert torch.equal(changed, logits_with(model, None))
     assert not torch.equal(changed, plain_logits[True])
     assert len(packed_files(directory)) == 1
@@ -191,7 +191,7 @@ def test_file_of_another_layout_or_version_is_not_used(
         logits = logits_with(models[True], cache_at(tmp_path), backend)
     assert torch.equal(logits, plain_logits[True])
     if attribute == "version":
-        assert "made for another version" in caplog.text
+        assert "written for another version" in caplog.text
     else:
         assert len(packed_files(tmp_path)) == 2
 
@@ -233,7 +233,7 @@ def test_file_left_by_a_killed_process_is_removed(models, tmp_path):
 def test_chosen_directory_that_cannot_be_used_is_an_error(models, tmp_path):
     (tmp_path / "file").write_text("")
     cache = cache_at(tmp_path / "file" / "cache", is_required=True)
-    with pytest.raises(ConfigError, match=r"packed weights can't be kept in .*file/cache"):
+    with pytest.raises(ConfigError, match=r"packed weights can't be stored in .*file/cache"):
         logits_with(models[True], cache)
 
 

@@ -149,7 +149,7 @@ def demo_application(beside: RunningApplication):
         replicas={
             "num_replicas": NUM_REPLICAS,
             # The other application has reserved nearly all there is.
-            "router_num_cpus": 0.05,
+            "batch_router_num_cpus": 0.05,
             "actor_num_cpus": 0.1,
             "health_check_period_s": 1.0,
             "graceful_shutdown_timeout_s": 5.0,

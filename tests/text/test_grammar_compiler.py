@@ -30,8 +30,8 @@ def chain(length):
         ({"json": {"$ref": "#/nowhere"}}, "'/nowhere' does not exist"),
         ({"json": {"$ref": "http://example.com/schema"}}, "does not fetch resources"),
         ({"json": {"type": "string", "pattern": "(?=a)b"}}, "look-around"),
-        ({"json": False}, "json schema false, which no answer fits"),
-        ({"json": "false"}, "json schema false, which no answer fits"),
+        ({"json": False}, "json schema false, which matches no output"),
+        ({"json": "false"}, "json schema false, which matches no output"),
         ({"choice": ["fine", "x<|im_end|>y"]}, r"the text '<\|im_end\|>', which is a special"),
         ({"json": {"const": "</tool_call>"}}, "the text '</tool_call>', which is a special"),
         ({"json": {"properties": {"<think>": {"type": "null"}}}}, "the text '<think>', which"),
@@ -48,7 +48,7 @@ def chain(length):
         ),
         ({"regex": "("}, "unclosed group"),
         ({"grammar": "start: foo"}, "unknown name"),
-        ({"grammar": "start: start"}, "no text fits it"),
+        ({"grammar": "start: start"}, "no text matches it"),
         ({"grammar": "root ::= foo"}, "can't be used: "),
         ({"grammar": "nothing of the kind"}, "Failed to convert"),
         ({"grammar": "start: " + "(" * 99 + '"a"' + ")" * 99}, "nested"),
@@ -65,7 +65,7 @@ def test_form_that_can_not_be_compiled_is_refused_with_its_field(grammar_compile
     [
         ({"regex": "(?:" + "a?" * 30_000 + ")"}, "takes more than"),
         ({"grammar": f'start: "{"ab" * 120_000}"'}, "takes more than"),
-        ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "chained too deep"),
+        ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "chained too deeply"),
     ],
 )
 def test_hostile_form_is_refused_and_harms_only_its_own_process(hasty_compiler, fields, message):
@@ -75,7 +75,7 @@ def test_hostile_form_is_refused_and_harms_only_its_own_process(hasty_compiler, 
 
 
 def test_forms_are_kept_and_the_one_used_longest_ago_goes_first():
-    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_kept=2)
+    compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_cached=2)
     forms = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
     compiler.prepare(forms[0])
     first = compiler._matcher(forms[0])
@@ -83,7 +83,7 @@ def test_forms_are_kept_and_the_one_used_longest_ago_goes_first():
     assert compiler._matcher(forms[0]) is first
     compiler.prepare(forms[2])
     assert compiler._matcher(forms[0]) is first, "used last but one"
-    assert len(compiler._kept) == 2
+    assert len(compiler._cache) == 2
     compiler.close()
 
 

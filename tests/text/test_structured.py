@@ -34,14 +34,14 @@ def nested(depth):
         ({}, "sets nothing, expected exactly one of json, json_object, regex, choice, grammar"),
         ({"json": SCHEMA, "regex": "a"}, "sets json and regex"),
         ({"json": 5}, "has json 5, expected a non-empty string"),
-        ({"json": "{"}, "no JSON: Expecting property name"),
+        ({"json": "{"}, "isn't valid JSON: Expecting property name"),
         ({"json": "[1]"}, r"schema that is \[1\], expected an object"),
-        ({"json": {"a": {1, 2}}}, "schema that is no JSON value"),
-        ({"json": {"a": float("nan")}}, "schema that is no JSON value"),
+        ({"json": {"a": {1, 2}}}, "schema that isn't a JSON value"),
+        ({"json": {"a": float("nan")}}, "schema that isn't a JSON value"),
         ({"json": nested(101)}, "is nested 102 brackets deep, the limit is 100"),
-        ({"json": nested(10_000)}, "no JSON value|brackets deep"),
+        ({"json": nested(10_000)}, "isn't a JSON value|brackets deep"),
         ({"json": "[" * 100_000 + "]" * 100_000}, "nested more than 100 brackets deep"),
-        ({"json": False}, "has the json schema false, which no answer fits"),
+        ({"json": False}, "has the json schema false, which matches no output"),
         ({"grammar": "start: " + "(" * 101 + '"a"' + ")" * 101}, "is nested 101 brackets deep"),
         ({"grammar": f"start: /{'(' * 101}a{')' * 101}/"}, "is nested 101 brackets deep"),
         ({"grammar": f"root ::= {'(' * 101}[a]{')' * 101}"}, "is nested 101 brackets deep"),
@@ -261,8 +261,8 @@ def test_two_tools_of_one_name_are_refused_with_the_place_of_the_second():
     error = refusal_of(tools=[*TOOLS, TOOLS[0]])
     assert error.param == "tools[2].function.name"
     assert str(error) == (
-        'tools[2].function.name is "look", which is the name of tools[0] too; give each function '
-        "a name of its own"
+        'tools[2].function.name is "look", which is the name of tools[0] too; use a different '
+        "name for each function"
     )
 
 

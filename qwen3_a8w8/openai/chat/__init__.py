@@ -1,1 +1,1 @@
-"""Chat completions: `request.py` in, `writer.py` out."""
+"""Chat completions: `request.py` parses requests, `writer.py` writes responses."""

@@ -1,4 +1,4 @@
-"""Chat messages as clients send them, and as a chat template wants them."""
+"""Chat messages of requests, and their conversion for a chat template."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qwen3_a8w8.openai.request import PlaceError, given, shown
 
 
 def _text_of(value: object) -> str:
-    """Text of a content that is a string or a list of parts of type text."""
+    """Text of a content: a string or a list of parts of type text."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
@@ -25,7 +25,7 @@ def _text_of_part(part: object, place: str) -> str:
         raise PlaceError(place, f"is {shown(part)}; {expected}")
     if part.get("type") != "text":
         raise PlaceError(
-            f"{place}.type", f"{given(part, 'type')}; the model reads text only, {expected}"
+            f"{place}.type", f"{given(part, 'type')}; the model accepts text only, {expected}"
         )
     text = part.get("text")
     if not isinstance(text, str):
@@ -46,24 +46,24 @@ class _Message(BaseModel):
 
 
 class InstructionMessage(_Message):
-    """Instructions for the model; Qwen3 knows them under the role "system" only."""
+    """Instructions for the model; Qwen3 has only the role "system" for them."""
 
     role: Literal["system", "developer"]
     content: Text
 
     def for_template(self) -> dict[str, Any]:
-        """The message as a template reads it."""
+        """The message in the format of a template."""
         return {"role": "system", "content": self.content}
 
 
 class UserMessage(_Message):
-    """What the user said."""
+    """A message of the user."""
 
     role: Literal["user"]
     content: Text
 
     def for_template(self) -> dict[str, Any]:
-        """The message as a template reads it."""
+        """The message in the format of a template."""
         return {"role": "user", "content": self.content}
 
 
@@ -74,7 +74,7 @@ class CalledFunction(_Message):
     arguments: str = "{}"
 
     def for_template(self) -> dict[str, Any]:
-        """Arguments as an object, which every template can write; text that is none stays text."""
+        """Arguments as an object, which every template supports; other text stays text."""
         try:
             arguments = json.loads(self.arguments or "{}")
         except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ class PastToolCall(_Message):
 
 
 class AssistantMessage(_Message):
-    """An earlier answer; content may be null or empty, as clients send it beside tool calls."""
+    """An earlier output; content may be null or empty, as clients send it with tool calls."""
 
     role: Literal["assistant"]
     content: Annotated[str | None, BeforeValidator(_text_or_none)] = None
@@ -103,7 +103,7 @@ class AssistantMessage(_Message):
     tool_calls: list[PastToolCall] | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as a template reads it."""
+        """The message in the format of a template."""
         message: dict[str, Any] = {"role": "assistant", "content": self.content or ""}
         reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
         if reasoning is not None:
@@ -125,7 +125,7 @@ class ToolMessage(_Message):
     name: str | None = None
 
     def for_template(self) -> dict[str, Any]:
-        """The message as a template reads it."""
+        """The message in the format of a template."""
         message: dict[str, Any] = {"role": "tool", "content": self.content}
         if self.tool_call_id is not None:
             message["tool_call_id"] = self.tool_call_id

@@ -60,21 +60,21 @@ class Tool(BaseModel):
         return tool
 
     def for_template(self) -> dict[str, Any]:
-        """The definition as it was sent, in the client's own order of keys."""
+        """The definition as sent, in the client's order of keys."""
         return self._raw
 
 
 def _refuse_template(value: object) -> object:
     if value is not None:
         raise ValueError(
-            "a template is a program, and only the checkpoint's is run; leave it out, or set "
-            "variables of the checkpoint's in chat_template_kwargs"
+            "a template is a program, and only the checkpoint's is run; remove it, or set "
+            "variables of the checkpoint's template in chat_template_kwargs"
         )
     return value
 
 
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""Qwen3 thinks or doesn't: "none" switches it off, everything else on."""
+"""Qwen3's thinking is either on or off: "none" switches it off, every other value on."""
 
 
 class ChatRequest(SamplingFields):
@@ -111,16 +111,16 @@ class ChatRequest(SamplingFields):
 
     @property
     def has_tools(self) -> bool:
-        """The model is shown tools and may call them."""
+        """Whether the prompt contains tools that the model may call."""
         return bool(self.tools) and self.tool_choice != "none"
 
     @property
     def has_reasoning(self) -> bool:
-        """The answer shows the think block."""
+        """Whether the response contains the think block."""
         return self.include_reasoning is not False
 
     def template_kwargs(self) -> dict[str, Any]:
-        """Variables of the template; an explicit `enable_thinking` goes before an effort."""
+        """Variables of the template; an explicit `enable_thinking` overrides an effort."""
         kwargs: dict[str, Any] = {}
         if self.reasoning_effort is not None:
             kwargs["enable_thinking"] = self.reasoning_effort != "none"
@@ -130,21 +130,21 @@ class ChatRequest(SamplingFields):
 
     @property
     def is_call_named(self) -> bool:
-        """The request names the one function that is to be called."""
+        """Whether the request names the one function to call."""
         return isinstance(self.tool_choice, NamedToolChoice)
 
     def template_messages(self) -> list[dict[str, Any]]:
-        """The messages as a chat template reads them."""
+        """The messages in the format of a chat template."""
         return [message.for_template() for message in self.messages]
 
     def template_tools(self) -> list[dict[str, Any]] | None:
-        """The tool definitions as they were sent, or None."""
+        """The tool definitions as sent, or None."""
         if not self.has_tools or self.tools is None:
             return None
         return [tool.for_template() for tool in self.tools]
 
     def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
-        """Decoding settings; a field that was sent goes before the checkpoint's default.
+        """Sampling parameters; a field of the request overrides the checkpoint's default.
 
         Raises:
             InvalidRequestError: a value is outside its range.

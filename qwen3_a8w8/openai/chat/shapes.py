@@ -1,7 +1,7 @@
-"""Shapes of chat completion chunks and responses.
+"""Schemas of chat completion chunks and responses.
 
-`reasoning_content` is the field in which Qwen3 and others put the think block; `reasoning`
-says the same under its newer name. `token_ids` and `prompt_token_ids` are vLLM's;
+`reasoning_content` is the usual field for the think block of Qwen3 and others; `reasoning`
+is its newer name with the same content. `token_ids` and `prompt_token_ids` are vLLM's;
 everything else is OpenAI's.
 """
 
@@ -47,7 +47,7 @@ class FunctionCall(ResponseModel):
 
 
 class MessageToolCall(ResponseModel):
-    """A call in a whole message."""
+    """A call in a complete message."""
 
     id: str
     type: Literal["function"]
@@ -55,14 +55,14 @@ class MessageToolCall(ResponseModel):
 
 
 class FunctionCallDelta(ResponseModel):
-    """New text of a call's arguments; the name comes with the first."""
+    """New text of a call's arguments; the first delta has the name."""
 
     name: str | None = None
     arguments: str
 
 
 class DeltaToolCall(ResponseModel):
-    """A call in a chunk; pieces of one call share the index, the first has its id."""
+    """A call in a chunk; deltas of one call share the index, the first has its id."""
 
     index: int
     id: str | None = None
@@ -104,7 +104,7 @@ class ChatChunk(ResponseModel):
 
 
 class ChatMessage(ResponseModel):
-    """A whole answer."""
+    """A complete message."""
 
     role: Literal["assistant"]
     content: str | None
@@ -139,7 +139,7 @@ class ChatResponse(ResponseModel):
 
 
 def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | None:
-    """Log-probabilities in the form of chat completions; None where there are none."""
+    """Log-probabilities in the format of chat completions; None if there are none."""
     if not entries:
         return None
     content = [
@@ -163,7 +163,7 @@ def make_message_call(call: DeltaToolCall) -> MessageToolCall:
 
 
 def make_delta_call(part: CallPart) -> DeltaToolCall:
-    """A call of a chunk."""
+    """Converts an update of a call for a chunk."""
     if not part.is_first:
         return DeltaToolCall(index=part.index, function=FunctionCallDelta(arguments=part.arguments))
     return DeltaToolCall(

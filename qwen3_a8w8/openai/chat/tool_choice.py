@@ -1,7 +1,7 @@
-"""Which tools an answer may or must call, and the form that follows from it.
+"""Which tools an output may or must call, and the grammar for it.
 
-`required` and a named function are enforced by a grammar. With `auto` the model is free, unless
-the answer has to be JSON: then it is that, or calls.
+A grammar enforces `required` and a named function. With `auto` the output is unconstrained, unless
+JSON is requested: then it is either that JSON or calls.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class ChosenFunction(BaseModel):
 
 
 class NamedToolChoice(BaseModel):
-    """Exactly this function is to be called."""
+    """The function that must be called."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
@@ -39,10 +39,10 @@ ToolChoice = Literal["none", "auto", "required"] | NamedToolChoice
 
 
 def check_tool_choice(value: object) -> object:
-    """Validator with a message of its own, as a union's would name its members.
+    """Validates a choice; a union's own message would name its Python types.
 
     Raises:
-        ValueError: it is no choice.
+        ValueError: it isn't a valid choice.
     """
     expected = (
         'expected "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}'
@@ -63,10 +63,10 @@ def check_tool_choice(value: object) -> object:
 
 
 def check_names(names: Sequence[str]) -> None:
-    """Checks that each tool of the request has a name of its own.
+    """Checks that the tools of the request have distinct names.
 
     Raises:
-        FieldError: two have the same.
+        FieldError: two tools have the same name.
     """
     places: dict[str, int] = {}
     for place, name in enumerate(names):
@@ -74,8 +74,8 @@ def check_names(names: Sequence[str]) -> None:
         if first != place:
             param = f"tools[{place}].function.name"
             raise FieldError(
-                f"{param} is {shown(name)}, which is the name of tools[{first}] too; give each "
-                "function a name of its own",
+                f"{param} is {shown(name)}, which is the name of tools[{first}] too; use a "
+                "different name for each function",
                 param,
             )
 
@@ -84,13 +84,13 @@ def check_chosen(choice: ToolChoice | None, names: Sequence[str]) -> None:
     """Checks a choice against the tools of the request.
 
     Raises:
-        FieldError: there are no tools, or none of the chosen name.
+        FieldError: there are no tools, or none with the chosen name.
     """
     if choice in (None, "none", "auto"):
         return
     if not names:
         raise FieldError(
-            "tool_choice asks for a call, but there are no tools; add tools or leave it out",
+            "tool_choice requires a call, but there are no tools; add tools or remove tool_choice",
             "tool_choice",
         )
     if isinstance(choice, NamedToolChoice) and choice.function.name not in names:
@@ -107,17 +107,17 @@ def structured_by_tools(
     *,
     has_parallel_calls: bool,
 ) -> StructuredOutput | None:
-    """The form of an answer to a request with tools.
+    """The structured output of a request with tools.
 
     Args:
-        choice: checked.
-        tools: what the model is shown.
-        answer: the form that the request's other fields ask for.
-        has_parallel_calls: several calls may come in one answer.
+        choice: the validated tool choice.
+        tools: tools in the prompt.
+        answer: structured output requested by the other fields.
+        has_parallel_calls: one output may have several calls.
 
     Raises:
-        InvalidRequestError: a tool's schema isn't of an object, or they are too long or nested
-            too deep.
+        InvalidRequestError: a tool's schema isn't of type object, or they are too long or nested
+            too deeply.
     """
     max_calls = MAX_CALLS if has_parallel_calls else 1
     if isinstance(choice, NamedToolChoice):
@@ -129,7 +129,7 @@ def structured_by_tools(
         return answer
     schema = _answer_schema(answer)
     if schema is None:
-        return answer  # no JSON: calls have no place in it
+        return answer  # not JSON: the grammar has no calls
     return _calls(tools, max_calls=max_calls, answer=(schema, answer.is_lenient))
 
 
@@ -144,7 +144,7 @@ def _calls(
         if kind != "object":
             raise InvalidRequestError(
                 f"the parameters of the tool {tool.name!r} have type {kind!r:.60}, expected "
-                "'object', as arguments are",
+                "'object'",
                 param="tools",
             )
     grammar = call_grammar(tools, max_calls=max_calls, answer=answer)

@@ -1,1 +1,1 @@
-"""Text completions: `request.py` in, `writer.py` out."""
+"""Text completions: `request.py` parses requests, `writer.py` writes responses."""

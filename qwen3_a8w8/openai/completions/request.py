@@ -21,10 +21,10 @@ from qwen3_a8w8.openai.sampling_fields import SamplingFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 
 DEFAULT_MAX_TOKENS = 16
-"""Tokens generated when a text completion doesn't say; OpenAI's value."""
+"""Default `max_tokens` of a text completion; OpenAI's value."""
 
 MAX_CHOICES = 256
-"""Most answers, over all prompts, that one request may ask for; 16 prompts with n = 16."""
+"""Most choices of one request over all prompts; 16 prompts with n = 16."""
 
 Prompt = str | list[int]
 
@@ -34,7 +34,7 @@ def _is_ids(value: object) -> bool:
 
 
 def _as_prompts(value: object) -> list[Prompt]:
-    """A list of prompts out of the four shapes that the field may have."""
+    """Converts the four formats of the field to a list of prompts."""
     prompts = [value] if isinstance(value, str) or (value and _is_ids(value)) else value
     if not isinstance(prompts, list) or not prompts:
         raise ValueError(
@@ -73,14 +73,14 @@ class CompletionRequest(SamplingFields):
         if len(self.prompt) * self.num_choices > MAX_CHOICES:
             raise FieldError(
                 f"{len(self.prompt)} prompts with n {self.num_choices} make "
-                f"{len(self.prompt) * self.num_choices} answers, at most {MAX_CHOICES} are "
+                f"{len(self.prompt) * self.num_choices} choices, at most {MAX_CHOICES} are "
                 "allowed; send several requests",
                 "n" if len(self.prompt) == 1 else "prompt",
             )
         if self.echoes_logprobs and self.stream:
             raise FieldError(
-                "echo with logprobs is set, but a stream doesn't tell log-probabilities of the "
-                "prompt; leave out stream, echo or logprobs",
+                "echo with logprobs is set, but streams don't return log-probabilities of the "
+                "prompt; remove stream, echo or logprobs",
                 "echo",
             )
         if self.best_of is not None and self.best_of != self.num_choices:
@@ -90,16 +90,16 @@ class CompletionRequest(SamplingFields):
                 "best_of",
             )
         if self.suffix:
-            raise FieldError("suffix is set; insertion isn't supported, leave it out", "suffix")
+            raise FieldError("suffix is set; insertion isn't supported, remove suffix", "suffix")
         return self
 
     @property
     def echoes_logprobs(self) -> bool:
-        """The prompt comes back with its log-probabilities."""
+        """Whether the response contains the prompt with its log-probabilities."""
         return bool(self.echo) and self.logprobs is not None
 
     def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
-        """Decoding settings; a field that was sent goes before the checkpoint's default.
+        """Sampling parameters; a field of the request overrides the checkpoint's default.
 
         Raises:
             InvalidRequestError: a value is outside its range.
@@ -117,9 +117,9 @@ class CompletionRequest(SamplingFields):
 
 
 class BatchRequest(CompletionRequest):
-    """Body of `POST /v1/batch_generate`: prompts that run as one true batch.
+    """Body of `POST /v1/batch_generate`: prompts that run as one explicit batch.
 
-    The list may be called `prompts` too, as in the Python handle's `generate_batch`.
+    The list may also be named `prompts`, as in the Python handle's `generate_batch`.
     """
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts)] = Field(
@@ -142,5 +142,5 @@ class BatchRequest(CompletionRequest):
 
     @property
     def prompts_field(self) -> str:
-        """The name under which the list was sent."""
+        """The field name of the list in the request."""
         return self._prompts_field

@@ -1,4 +1,4 @@
-"""Shapes of text completions; chunks and whole responses have the same one.
+"""Schemas of text completions; chunks and complete responses share one.
 
 `token_ids` and `prompt_token_ids` are vLLM's, everything else is OpenAI's.
 """
@@ -14,7 +14,7 @@ from qwen3_a8w8.text.outputs import FinishReason, LogprobEntry
 
 
 class CompletionLogprobs(ResponseModel):
-    """Log-probabilities of new tokens; offsets in characters from the beginning of the text.
+    """Log-probabilities of new tokens; offsets in characters from the start of the text.
 
     The first token of an echoed prompt has none: null.
     """
@@ -26,7 +26,7 @@ class CompletionLogprobs(ResponseModel):
 
 
 class CompletionChoice(ResponseModel):
-    """Text of one choice, or its next piece."""
+    """Text of one choice, or its next delta."""
 
     index: int
     text: str
@@ -52,11 +52,11 @@ class CompletionResponse(ResponseModel):
 def make_completion_logprobs(
     entries: Sequence[LogprobEntry], first_offset: int
 ) -> CompletionLogprobs | None:
-    """Log-probabilities in the form of text completions; None where there are none.
+    """Log-probabilities in the format of text completions; None if there are none.
 
     Args:
         entries: of the new tokens.
-        first_offset: characters that stand before the generated text (an echoed prompt).
+        first_offset: characters before the generated text (an echoed prompt).
     """
     if not entries:
         return None
@@ -71,12 +71,12 @@ def make_completion_logprobs(
 def put_prompt_before(
     logprobs: CompletionLogprobs, first_token: str, entries: Sequence[LogprobEntry]
 ) -> None:
-    """Puts an echoed prompt before the new tokens.
+    """Inserts an echoed prompt before the new tokens.
 
     Args:
-        logprobs: of the new tokens; changed.
+        logprobs: of the new tokens; changed in place.
         first_token: text of the prompt's first token, which has no log-probability.
-        entries: of the other ones.
+        entries: of its other tokens.
     """
     prompt = make_completion_logprobs(entries, len(first_token))
     logprobs.tokens[:0] = [first_token, *(prompt.tokens if prompt else ())]
@@ -86,7 +86,7 @@ def put_prompt_before(
 
 
 def _by_token(entry: LogprobEntry) -> dict[str, float]:
-    # The sampled token is always among them; of two tokens with one text the likelier counts.
+    # Always includes the sampled token; of two tokens with the same text the likelier counts.
     tokens: dict[str, float] = {}
     for token in (*entry.top, entry.sampled):
         tokens.setdefault(token.token, token.logprob)

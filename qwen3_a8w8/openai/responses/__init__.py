@@ -1,1 +1,1 @@
-"""The Responses API, a chat completion in other words: `request.py` in, `writer.py` out."""
+"""The Responses API on top of chat completions: `request.py` parses, `writer.py` writes."""

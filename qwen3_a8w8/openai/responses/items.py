@@ -1,7 +1,7 @@
-"""Items of the Responses API as chat messages.
+"""Converts items of the Responses API to chat messages.
 
-An item is a message, a call, a call's output, or reasoning; what the assistant did in
-one turn (reasoning, text, calls) becomes one message.
+An item is a message, a call, a call's output, or reasoning; the items of one assistant
+turn (reasoning, text, calls) become one message.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def messages_of(
 
     Args:
         items: in their order.
-        instructions: put before them as a system message.
-        num_earlier: how many of the items come from earlier responses, not from this input.
+        instructions: inserted before them as a system message.
+        num_earlier: number of items from earlier responses, before those of this input.
 
     Raises:
-        InvalidRequestError: an item is of a kind that isn't supported, or lacks a field.
+        InvalidRequestError: the type of an item isn't supported, or it lacks a field.
     """
     messages: list[dict[str, Any]] = []
     if instructions:
@@ -85,7 +85,7 @@ def _add(messages: list[dict[str, Any]], item: Item, path: str) -> None:
 
 
 def _assistant_turn(messages: list[dict[str, Any]], *, has_content: bool = False) -> dict[str, Any]:
-    """The assistant's message that goes on, or a new one."""
+    """The assistant's last message if this item continues it, or a new one."""
     last = messages[-1] if messages else None
     is_open = last is not None and last["role"] == "assistant"
     if last is None or not is_open or (has_content and ("content" in last or "tool_calls" in last)):
@@ -106,10 +106,10 @@ def _text(value: object, path: str) -> str:
         kind = part.get("type") if isinstance(part, dict) else None
         text = part.get("refusal" if kind == "refusal" else "text") if kind else None
         if kind not in (*_TEXT_PARTS, "refusal") or not isinstance(text, str):
-            told = f" of type {shown(kind)}" if isinstance(part, dict) else ""
+            detail = f" of type {shown(kind)}" if isinstance(part, dict) else ""
             raise InvalidRequestError(
-                f"{path}[{place}] is {shown(part)}{told}; the model reads text only, expected a "
-                "part with a text",
+                f"{path}[{place}] is {shown(part)}{detail}; the model accepts text only, expected "
+                "a part with text",
                 param=f"{path}[{place}]",
             )
         texts.append(text)

@@ -1,7 +1,7 @@
-"""Body of `POST /v1/responses`, and its way to a chat request.
+"""Body of `POST /v1/responses`, and its conversion to a chat request.
 
-A response is a chat completion in other words: what can be said there is translated,
-the rest is refused by name. `responses_items.py` reads the items of `input`.
+Fields that chat completions support are converted, the others are rejected by name.
+`items.py` converts the items of `input`.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _OWN_NAMES = (
     (r"reasoning_effort\b", "reasoning.effort"),
     (r"max_completion_tokens\b", "max_output_tokens"),
 )
-"""Beginnings of paths in a chat request, and what stands for them here."""
+"""Path prefixes in a chat request, and their names in this API."""
 
 _REFUSED = {
-    "background": "a response is given in its own request",
+    "background": "a response is only returned to its own request",
     "conversation": "send the conversation in input, or previous_response_id",
     "prompt": "templates aren't stored here; send the text in input",
 }
 
 
 class Reasoning(BaseModel):
-    """How much the model thinks."""
+    """Reasoning options."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -52,7 +52,7 @@ class Reasoning(BaseModel):
 
 
 class TextOptions(BaseModel):
-    """Form of the text."""
+    """Format of the text."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -116,33 +116,33 @@ class ResponsesRequest(RequestModel):
             )
         if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
             raise FieldError(
-                "log-probabilities aren't given with responses; use /v1/chat/completions",
+                "the Responses API doesn't return log-probabilities; use /v1/chat/completions",
                 "top_logprobs" if self.top_logprobs else "include",
             )
         return self
 
     @property
     def is_stream(self) -> bool:
-        """The answer is to be streamed."""
+        """Whether the response is streamed."""
         return bool(self.stream)
 
     @property
     def is_stored(self) -> bool:
-        """The response may be kept for a later `previous_response_id`."""
+        """Whether the response may be stored for a later `previous_response_id`."""
         return self.store is not False
 
     def unknown_fields(self) -> tuple[str, ...]:
-        """Fields that neither responses nor chat completions know."""
+        """Fields that neither responses nor chat completions support."""
         return tuple(n for n in super().unknown_fields() if n not in ChatRequest.model_fields)
 
     def to_chat(self, earlier: list[Item]) -> ChatRequest:
-        """The chat request that gives the same answer.
+        """Converts the request to an equivalent chat request.
 
         Args:
             earlier: items of the conversation before this input.
 
         Raises:
-            InvalidRequestError: an item or a tool is of a kind that isn't supported.
+            InvalidRequestError: the type of an item or a tool isn't supported.
         """
         raw = {
             name: getattr(self, name) for name in _SAME_IN_CHAT if getattr(self, name) is not None
@@ -168,7 +168,7 @@ class ResponsesRequest(RequestModel):
         try:
             return validate_request(ChatRequest, raw | chat_fields)
         except InvalidRequestError as error:
-            raise _in_own_words(error, sent=chat_fields) from None
+            raise _with_own_names(error, sent=chat_fields) from None
 
 
 def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
@@ -193,18 +193,19 @@ def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
     )
 
 
-def _chat_format(form: dict[str, Any]) -> dict[str, Any]:
-    if form.get("type") != "json_schema":
-        return form
-    return {"type": "json_schema", "json_schema": {k: v for k, v in form.items() if k != "type"}}
+def _chat_format(text_format: dict[str, Any]) -> dict[str, Any]:
+    if text_format.get("type") != "json_schema":
+        return text_format
+    schema = {k: v for k, v in text_format.items() if k != "type"}
+    return {"type": "json_schema", "json_schema": schema}
 
 
-def _in_own_words(error: InvalidRequestError, sent: Container[str]) -> InvalidRequestError:
-    """An error of the chat request, with the field as it is called here.
+def _with_own_names(error: InvalidRequestError, sent: Container[str]) -> InvalidRequestError:
+    """Renames the field in an error of the chat request to its name in this API.
 
     Args:
         error: of the chat request.
-        sent: fields that the client itself has called as chat completions do.
+        sent: fields that the client sent under their chat names.
     """
     param, message = error.param or "", str(error)
     for pattern, own_name in _OWN_NAMES:

@@ -1,4 +1,4 @@
-"""Shapes of the Responses API: output items, the response, and its streaming events."""
+"""Schemas of the Responses API: output items, the response, and its streaming events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ReasoningText(ResponseModel):
 
 
 class MessageItem(ResponseModel):
-    """What the assistant said."""
+    """A message of the assistant."""
 
     id: str
     type: Literal["message"]
@@ -36,7 +36,7 @@ class MessageItem(ResponseModel):
 
 
 class ReasoningItem(ResponseModel):
-    """What the assistant thought."""
+    """Reasoning of the assistant."""
 
     id: str
     type: Literal["reasoning"]
@@ -46,7 +46,7 @@ class ReasoningItem(ResponseModel):
 
 
 class CallItem(ResponseModel):
-    """A function that the assistant calls."""
+    """A function call of the assistant."""
 
     id: str
     type: Literal["function_call"]
@@ -83,7 +83,7 @@ class ResponsesUsage(ResponseModel):
 
 
 class ResponseObject(ResponseModel):
-    """A whole response, or where it stands; null fields are part of the format."""
+    """A response, complete or in progress; null fields are part of the format."""
 
     id: str
     object: Literal["response"]
@@ -131,12 +131,12 @@ class ResponseEvent(ResponseModel):
 
     @property
     def event_name(self) -> str:
-        """The event's name in its frame."""
+        """The event's name in its SSE frame."""
         return self.type
 
 
 class DeletedResponse(ResponseModel):
-    """Answer to `DELETE /v1/responses/{id}`."""
+    """Response to `DELETE /v1/responses/{id}`."""
 
     id: str
     object: Literal["response"]
