@@ -10,8 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import MAX_TOP_K
-from qwen3_a8w8.openai.chat.messages import Message
-from qwen3_a8w8.openai.chat.request import Tool
+from qwen3_a8w8.openai.chat.request import Message, Tool
 from qwen3_a8w8.openai.request import FieldError, RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
 
