@@ -18,7 +18,7 @@ class TokenLogprob:
 
     Attributes:
         token_id: the id.
-        token: its text; bytes that aren't valid UTF-8 on their own are written as backslash escapes.
+        token: its text; bytes that aren't valid UTF-8 are written as backslash escapes.
         token_bytes: its bytes, so that a character split over tokens can be assembled.
         logprob: natural logarithm.
     """
