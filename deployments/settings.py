@@ -136,6 +136,11 @@ class EngineSettings(StrictSettings):
     num_threads: int | None = Field(
         default=None, description="CPU threads; null: the cores that the actor may use"
     )
+    isa: str | None = Field(
+        default=None,
+        description="instruction path of the CPU kernels, e.g. avx2 (`qwen3-a8w8 doctor` lists "
+        "them); null: the fastest that the actor's machine can run",
+    )
     packed_cache_dir: str | None = Field(
         default="auto",
         description="directory for packed weights, which speed up the next start and are shared "

@@ -53,6 +53,7 @@ class CheckSettings:
         tokens: output lengths at which outputs are evaluated; the largest is generated.
         device: as in `EngineConfig`.
         num_threads: as in `EngineConfig`.
+        isa: as in `EngineConfig`.
         enable: experimental flags.
         limits: limits for failure.
     """
@@ -60,6 +61,7 @@ class CheckSettings:
     tokens: tuple[int, ...] = (16, 48)
     device: str = "auto"
     num_threads: int | None = None
+    isa: str | None = None
     enable: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -112,6 +114,7 @@ def run_check(
     engine: dict[str, Any] = {
         "device": settings.device,
         "num_threads": settings.num_threads,
+        "isa": settings.isa,
         "enable": settings.enable,
         "block_size": BLOCK_SIZE,
         "max_model_len": min(config.context_length, blocks_per_seq * BLOCK_SIZE),

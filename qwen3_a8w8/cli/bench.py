@@ -29,6 +29,7 @@ def kernels(
         ),
     ] = "qwen3-0.6b",
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     min_seconds: Annotated[
         float, typer.Option(min=0, help="Least time spent on each case, in seconds.")
     ] = 1.0,
@@ -54,7 +55,7 @@ def kernels(
         with open_checkpoint(resolve_model(model)) as checkpoint:
             config, fingerprint = checkpoint.config, checkpoint.fingerprint
     console = Console(stderr=True)
-    backend = CpuBackend(num_threads=num_threads)
+    backend = CpuBackend(isa=isa, num_threads=num_threads)
     with console.status("measuring the machine") as status:
         free_bytes = free_host_memory_bytes()
         machine = Machine(backend, free_bytes)
@@ -92,6 +93,7 @@ def engine(
         bool, typer.Option("--matrix", help="Measure the default and each experimental flag alone.")
     ] = False,
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     json_file: Json = None,
 ) -> None:
     """Measure prefill and decoding of a checkpoint; it needs no tokenizer."""
@@ -121,13 +123,19 @@ def engine(
     results = []
     with open_checkpoint(resolve_model(model)) as checkpoint, console.status("loading") as status:
         # Its own threads: a runner's are closed with it, the limits are measured afterwards.
-        machine_backend = CpuBackend(num_threads=num_threads)
+        machine_backend = CpuBackend(isa=isa, num_threads=num_threads)
         machine = Machine(machine_backend, free_host_memory_bytes() // 2)
         for flags in variants() if is_matrix else [tuple(enable or ())]:
             config = workload.engine_config(
-                EngineConfig(device="cpu", num_threads=num_threads, enable=flags, use_mmap=use_mmap)
+                EngineConfig(
+                    device="cpu",
+                    num_threads=num_threads,
+                    isa=isa,
+                    enable=flags,
+                    use_mmap=use_mmap,
+                )
             )
-            backend = CpuBackend(num_threads=num_threads)
+            backend = CpuBackend(isa=isa, num_threads=num_threads)
             packed_cache = PackedCache.from_setting(AUTO, use_mmap=use_mmap)
             runner = ModelRunner(checkpoint, config, backend, packed_cache)
             status.update(f"measuring {', '.join(flags) or 'the default'}")

@@ -45,6 +45,7 @@ def check(
     max_perplexity_ratio: Annotated[float, typer.Option(help="To the float model's.")] = 1.1,
     device: options.Device = "auto",
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
     """Complete fixed prompts, predict fixed texts, compare bits; fail on any deviation."""
@@ -64,6 +65,7 @@ def check(
         tokens=lengths,
         device=device,
         num_threads=num_threads,
+        isa=isa,
         enable=tuple(enable or ()),
         limits=Limits(max_repetition, min_agreement, max_kl, max_perplexity_ratio),
     )

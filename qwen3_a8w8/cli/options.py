@@ -23,6 +23,10 @@ Device = Annotated[str, typer.Option(help="auto, cpu, npu or cuda.")]
 NumThreads = Annotated[
     int | None, typer.Option(help="CPU threads; default: the cores this process may use.")
 ]
+Isa = Annotated[
+    str | None,
+    typer.Option(help="Instruction path of the CPU kernels, e.g. avx2; default: the fastest."),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option(help="Longest prompt plus output in tokens; default: the model's own.")
 ]
@@ -44,6 +48,7 @@ class EngineOptions:
 
     device: Device = "auto"
     num_threads: NumThreads = None
+    isa: Isa = None
     max_model_len: MaxModelLen = None
     num_kv_blocks: NumKvBlocks = None
     packed_cache_dir: Annotated[

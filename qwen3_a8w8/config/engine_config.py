@@ -44,6 +44,8 @@ class EngineConfig:
         enable_prefix_caching: reuse full KV blocks of equal prefixes.
         lookahead: plans sent before the previous result has arrived (0 or 1).
         num_threads: CPU threads; None: the cores this process may use.
+        isa: instruction path of the CPU kernels by name, e.g. "avx2"; None: the fastest that this
+            machine can run. `doctor` lists them.
         packed_cache_dir: where packed weights are stored between runs: a directory; "auto" for
             $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None: not stored, every start packs
             them again.
@@ -70,6 +72,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     lookahead: int = 1
     num_threads: int | None = None
+    isa: str | None = None
     packed_cache_dir: str | None = "auto"
     use_mmap: bool = True
     enable: tuple[str, ...] = field(default=())
@@ -186,6 +189,11 @@ class EngineConfig:
             'a directory, "auto", or None',
         )
         check(isinstance(self.use_mmap, bool), "use_mmap", "true or false")
+        check(
+            self.isa is None or (isinstance(self.isa, str) and self.isa != ""),
+            "isa",
+            "the name of an instruction path, or None",
+        )
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),
             "num_threads",

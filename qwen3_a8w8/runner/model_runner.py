@@ -102,7 +102,7 @@ class ModelRunner:
             ConfigError: as for the constructor.
         """
         with open_checkpoint(resolve_model(model)) as checkpoint:
-            backend = select_backend(config.device, config.num_threads)
+            backend = select_backend(config.device, config.num_threads, config.isa)
             if SKIP_SELF_CHECK not in config.enable:
                 self_check(backend, config.active_flags)
             packed_cache = PackedCache.from_setting(

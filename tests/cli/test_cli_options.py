@@ -55,6 +55,7 @@ def test_options_reach_engine_and_sampling():
     assert engine.settings() == {
         "device": "cpu",
         "num_threads": None,
+        "isa": None,
         "max_model_len": None,
         "num_kv_blocks": 9,
         "packed_cache_dir": None,
