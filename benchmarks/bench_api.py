@@ -1,4 +1,4 @@
-"""What the API costs around an engine that emits tokens at once.
+"""Measures the overhead of the API around an engine that emits tokens at once.
 
 Two parts. `asgi`: the routes under uvicorn in a process on one core, streamed to a client on
 another. `serve`: a whole application on Ray Serve, hop by hop:
@@ -9,7 +9,7 @@ another. `serve`: a whole application on Ray Serve, hop by hop:
                       Python proxy and once behind HAProxy
 
 Tokens per second at concurrency 16, time to first token (median) at concurrency 1, both with
-what has piled up sent as one message (coalescing, as the application does) and with a message for
+pending tokens sent as one message (coalescing, as in the application) and with a message for
 every token.
 
     python benchmarks/bench_api.py --json api.json
@@ -58,7 +58,7 @@ OpenStream = Callable[[EngineRequest], AsyncIterator[TokenEvent]]
 
 
 def run_client(port: int, concurrency: int, num_tokens: int, rounds: int) -> dict[str, Any]:
-    """Figures of `stream_client.py`, run as a process of its own."""
+    """Figures of `stream_client.py`, run in a separate process."""
     command = [sys.executable, str(ROOT / "benchmarks" / "stream_client.py")]
     for name, value in (
         ("port", port),

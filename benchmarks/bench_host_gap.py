@@ -1,9 +1,9 @@
-"""How long the device waits for its host between steps, and what drafts save.
+"""Measures the host gap (device idle time between steps), and the effect of prompt lookup.
 
 For each model: one sequence and sixteen decode in-process and through Ray (the runner in an
-actor of its own, as in the deployment), with and without lookahead. The gap is measured where
-the device is: from the end of a step's last callable to that of the next one's, less the time in
-callables. With --prompt-lookup it also times a copying and a free text with drafts.
+separate actor, as in the deployment), with and without lookahead. The gap is measured in the
+runner: from the end of a step's last callable to that of the next one's, less the time in
+callables. With --prompt-lookup it also times a copying and a free text with draft tokens.
 
     python benchmarks/bench_host_gap.py --model demo --model /data/synth-0.6b --json gap.json
 
@@ -110,7 +110,7 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
 
 
 def prompt_lookup(model: str, num_tokens: int) -> list[dict[str, Any]]:
-    """Time per token of one sequence with and without drafts."""
+    """Time per token of one sequence with and without draft tokens."""
     rng = random.Random(1)
     results = []
     for enable in ((), (PROMPT_LOOKUP,)):

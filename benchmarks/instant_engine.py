@@ -1,7 +1,8 @@
 """Engines that emit tokens at once, so that only the serving around them is measured.
 
-`InstantEngine` stands below the HTTP routes in one process; `load_runner` makes the runner of a
-whole application on Ray Serve. Tokens are ordinary words of the checkpoint's vocabulary.
+`InstantEngine` replaces the engines behind the HTTP routes in one process; `load_runner` returns
+the runner of a whole application on Ray Serve. Tokens are ordinary words of the checkpoint's
+vocabulary.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class InstantEngine:
 
 
 class InstantRunner:
-    """Executes plans in no time; see `qwen3_a8w8.engine.plan.Runner`."""
+    """Executes plans instantly; see `qwen3_a8w8.engine.plan.Runner`."""
 
     def __init__(self, capabilities: RunnerCapabilities) -> None:
         self._capabilities = capabilities

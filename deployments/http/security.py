@@ -155,19 +155,19 @@ class SizeCheck:
 
 
 class RequestGuard:
-    """ASGI middleware: bounds the body and answers every exception in OpenAI's shape."""
+    """ASGI middleware: limits the body and returns every exception in OpenAI's format."""
 
     def __init__(self, app: ASGIApp, *, max_body_bytes: int) -> None:
         self._app = app
         self._max_body_bytes = max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on."""
+        """Forwards the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         num_bytes = 0
-        has_begun = False
+        has_started = False
 
         async def bounded_receive() -> Message:
             nonlocal num_bytes
@@ -181,15 +181,15 @@ class RequestGuard:
             return message
 
         async def watched_send(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
+            nonlocal has_started
+            has_started = True
             await send(message)
 
         try:
             await self._app(scope, bounded_receive, watched_send)
         except Exception as error:
             log_failure(error)
-            if has_begun:
+            if has_started:
                 raise
             await error_response(error)(scope, receive, send)
 

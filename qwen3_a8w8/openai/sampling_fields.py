@@ -215,7 +215,7 @@ class SamplingFields(StructuredFields):
         return 1 if self.n is None else self.n
 
     def context_options(self) -> dict[str, bool]:
-        """What the response contains beside its text: fields of `ResponseContext`."""
+        """What the response contains besides its text: fields of `ResponseContext`."""
         options = self.stream_options or StreamOptions()
         return {
             "is_streamed": self.is_stream,

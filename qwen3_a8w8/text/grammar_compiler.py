@@ -114,7 +114,7 @@ class GrammarCompiler:
 
     def _compile(self, structured: StructuredOutput) -> LLMatcher | str:
         if has_no_tokenizer(self._directory):
-            return f"the checkpoint has no tokenizer; put its {TOKENIZER_FILE} beside the weights"
+            return f"the checkpoint has no tokenizer; put its {TOKENIZER_FILE} next to the weights"
         self._checker.start()
         vocabulary, _ = self._vocabulary, self._thinking_tokens  # loaded while the child loads it
         try:

@@ -28,7 +28,7 @@ class NoTokenizer(Tokenizer):
         del text, allow_special
         raise InvalidRequestError(
             "the checkpoint has no tokenizer; pass prompts as lists of token ids, or put its "
-            f"{TOKENIZER_FILE} and {TOKENIZER_CONFIG_FILE} beside the weights",
+            f"{TOKENIZER_FILE} and {TOKENIZER_CONFIG_FILE} next to the weights",
             param="prompt",
         )
 

@@ -1,6 +1,6 @@
-"""What a generation gives: deltas while it runs, and whole outputs.
+"""Results of a generation: deltas while it runs, and complete outputs.
 
-The same classes for `LLM`, for the handle of the deployment and under every HTTP route.
+`LLM`, the handle of the deployment and every HTTP route use these classes.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class TokenLogprob:
 
     Attributes:
         token_id: the id.
-        token: its text; bytes that are no UTF-8 on their own are written as backslash escapes.
-        token_bytes: its real bytes, so that a character cut in two can be put together.
+        token: its text; bytes that aren't valid UTF-8 are written as backslash escapes.
+        token_bytes: its bytes, so that a character split over tokens can be assembled.
         logprob: natural logarithm.
     """
 
@@ -34,7 +34,7 @@ class LogprobEntry:
     """Log-probabilities at one position.
 
     Attributes:
-        sampled: the token that was taken.
+        sampled: the sampled token.
         top: the most likely ones, most likely first.
         text_offset: characters of the sequence's text that were complete before this token.
     """
@@ -50,14 +50,14 @@ class OutputDelta:
 
     Attributes:
         text: new text; may be empty while a character or a possible stop string is incomplete.
-        token_ids: the ids that count as output, the one that ended it included.
-        logprobs: one entry per token id, or empty when none were asked for.
+        token_ids: the output ids, including the one that ended the sequence.
+        logprobs: one entry per token id, or empty if not requested.
         finish_reason: set once, on the last delta.
-        stop_reason: the stop string or the stop token id that ended it, or None.
-        is_stopped: a stop string ended it, so the engine has to abort the sequence.
-        prompt_logprobs: of the prompt's tokens but the first, if they were asked for; with the
-            first delta that has tokens. `text_offset` counts from the second token on.
-        num_cached_tokens: prompt tokens that came from the prefix cache; likewise.
+        stop_reason: the stop string or the stop token id that ended the sequence, or None.
+        is_stopped: a stop string ended the text, so the engine must abort the sequence.
+        prompt_logprobs: of the prompt's tokens from the second, if requested; in the first delta
+            that has tokens. `text_offset` counts from the second token.
+        num_cached_tokens: prompt tokens from the prefix cache; in the same delta.
     """
 
     text: str = ""
@@ -72,14 +72,14 @@ class OutputDelta:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One answer to a prompt.
+    """One completion of a prompt.
 
     Attributes:
         index: 0 to n - 1.
-        token_ids: generated ids, a stop token included.
+        token_ids: generated ids, including a stop token.
         text: their text, without stop tokens and stop strings.
         finish_reason: "stop" or "length".
-        logprobs: one entry per id, or None if they weren't asked for.
+        logprobs: one entry per id, or None if not requested.
     """
 
     index: int
@@ -91,14 +91,14 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class GenerationOutput:
-    """The answers to one prompt; the fields of the first are at hand directly.
+    """The completions of one prompt; the fields of the first are also properties.
 
     Attributes:
         prompt_token_ids: the prompt.
-        completions: `n` answers.
-        num_cached_tokens: prompt tokens that came from the prefix cache.
-        prompt_logprobs: one entry per token of the prompt but the first, or None if they weren't
-            asked for.
+        completions: `n` completions.
+        num_cached_tokens: prompt tokens from the prefix cache.
+        prompt_logprobs: one entry per token of the prompt from the second, or None if not
+            requested.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -115,13 +115,13 @@ class GenerationOutput:
         has_logprobs: bool,
         has_prompt_logprobs: bool,
     ) -> GenerationOutput:
-        """Puts the deltas of finished answers together.
+        """Joins the deltas of finished completions.
 
         Args:
             prompt_token_ids: the prompt.
-            deltas: of each answer, in order, up to the one with its finish reason.
-            has_logprobs: log-probabilities of the output were asked for.
-            has_prompt_logprobs: those of the prompt were asked for.
+            deltas: of each completion, in order, up to the one with its finish reason.
+            has_logprobs: whether log-probabilities of the output were requested.
+            has_prompt_logprobs: whether those of the prompt were requested.
         """
         of_prompt = next((d.prompt_logprobs for d in deltas[0] if d.prompt_logprobs), ())
         return cls(
@@ -133,22 +133,22 @@ class GenerationOutput:
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """Of the first answer."""
+        """Of the first completion."""
         return self.completions[0].token_ids
 
     @property
     def text(self) -> str:
-        """Of the first answer."""
+        """Of the first completion."""
         return self.completions[0].text
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Of the first answer."""
+        """Of the first completion."""
         return self.completions[0].finish_reason
 
     @property
     def logprobs(self) -> tuple[LogprobEntry, ...] | None:
-        """Of the first answer."""
+        """Of the first completion."""
         return self.completions[0].logprobs
 
 

@@ -44,7 +44,7 @@ def initial_state(prompt: str) -> ReasoningState:
 
 
 def thinking_after(state: ReasoningState) -> Thinking:
-    """Where the grammar of a chat answer starts to apply, by how its prompt ends."""
+    """Where the grammar of a chat output applies from, given the end of its prompt."""
     if state is ReasoningState.UNDECIDED:
         return Thinking.OPTIONAL
     return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
@@ -119,7 +119,7 @@ class ReasoningParser:
 
 
 def partial_tail(text: str, tag: str) -> int:
-    """Length of the longest end of `text` that is a beginning of `tag`, but not all of it."""
+    """Length of the longest suffix of `text` that is a proper prefix of `tag`."""
     for length in range(min(len(text), len(tag) - 1), 0, -1):
         if text.endswith(tag[:length]):
             return length

@@ -61,21 +61,20 @@ class CallPart:
 
 
 AnswerPart = str | CallPart
-"""Text outside calls, or part of a call."""
+"""Text outside calls, or an update of a call."""
 
 
 class WholeCalls:
-    """Holds a call back until it has ended, for answers that aren't streamed.
+    """Holds each call back until it has ended, for outputs that aren't streamed.
 
-    Each call then is one part; one that turned out to be malformed is none, and its text is
-    there as text.
+    A complete call is then one update; a malformed one is dropped, and its text follows as text.
     """
 
     def __init__(self) -> None:
         self._held: list[CallPart] = []
 
     def feed(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
-        """Text as it comes, calls once they have ended."""
+        """Text immediately, calls once they have ended."""
         whole: list[AnswerPart] = []
         for part in parts:
             if isinstance(part, str):

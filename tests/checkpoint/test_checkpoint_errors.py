@@ -130,7 +130,7 @@ def test_overlapping_tensors_are_refused(copy_of):
 
 
 @pytest.mark.parametrize("entry", [None, [], {"dtype": "BF16"}, {"dtype": 3, "shape": "x"}])
-def test_header_entry_of_another_form_is_refused(copy_of, entry):
+def test_header_entry_of_another_format_is_refused(copy_of, entry):
     file = copy_of("float") / "model.safetensors"
     edit_header(file, lambda header: header.update({UP: entry}))
     refused(file.parent, file, UP, "expected dtype, shape and data_offsets")

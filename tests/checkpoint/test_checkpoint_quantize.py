@@ -213,7 +213,7 @@ def interrupt(done, total):
 
 
 @pytest.mark.parametrize("method", ["rtn", "smoothquant+gptq"])
-def test_interrupted_run_goes_on_and_gives_the_same_files(tmp_path, method):
+def test_interrupted_run_continues_and_gives_the_same_files(tmp_path, method):
     make_random_qwen3(tmp_path / "src", layers=3)
     ids = torch.randint(0, 512, (4, 40), generator=torch.Generator().manual_seed(1)).tolist()
     options = QuantizeOptions(method, calibration=tuple(map(tuple, ids)) if method != "rtn" else ())

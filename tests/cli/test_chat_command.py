@@ -12,5 +12,5 @@ def test_piped_lines_get_their_answers_and_nothing_else():
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     first, second = result.stdout.splitlines()
-    # Each answers the same conversation, as /new has begun anew.
+    # Each answers the same conversation, as /new has started a new one.
     assert first == second != ""

@@ -22,22 +22,22 @@ SETTINGS = FailoverSettings(max_resumes=2, timeout_s=10)
 
 
 class CountingModel:
-    """A model that counts: token k of the output is 100 + k. Dies where it is told to."""
+    """A model that counts: token k of the output is 100 + k. Crashes at the given tokens."""
 
-    def __init__(self, *deaths):
-        self.deaths = list(deaths)
+    def __init__(self, *crashes):
+        self.crashes = list(crashes)
         self.requests = []
 
     async def open(self, request):
         self.requests.append(request)
-        death = self.deaths.pop(0) if self.deaths else None
-        if death == "refuses":
+        crash = self.crashes.pop(0) if self.crashes else None
+        if crash == "refuses":
             raise EngineNotReadyError("going")
         yield TokenEvent(0)
         for index in range(len(request.output_token_ids), 6):
-            if death == index:
+            if crash == index:
                 raise EngineDeadError("killed")
-            if death == -index:
+            if crash == -index:
                 return
             yield TokenEvent(0, (100 + index,), (None,), "length" if index == 5 else None)
 
@@ -50,11 +50,11 @@ async def tokens_of(model, settings=SETTINGS):
 
 
 @pytest.mark.parametrize(
-    "deaths",
+    "crashes",
     [(), (0,), (3,), (5,), (2, 4), ("refuses",) * 4, ("refuses", 3, "refuses", 4), (-3,)],
 )
-async def test_stream_is_unbroken_over_every_kind_of_loss(deaths):
-    model = CountingModel(*deaths)
+async def test_stream_is_unbroken_over_every_kind_of_loss(crashes):
+    model = CountingModel(*crashes)
     assert await tokens_of(model) == [100, 101, 102, 103, 104, 105]
 
 
@@ -122,14 +122,14 @@ async def test_request_that_gave_tokens_since_its_last_crash_is_cleared():
 
 
 async def test_crash_in_which_the_request_was_not_computed_does_not_count_against_it():
-    deaths = [EngineDeadError("others did it", was_computing=False)] * 6
+    crashes = [EngineDeadError("others did it", was_computing=False)] * 6
     seen = []
 
     async def open_stream(request):
         seen.append(request.num_engine_crashes)
         yield TokenEvent(0)
-        if deaths:
-            raise deaths.pop()
+        if crashes:
+            raise crashes.pop()
         yield TokenEvent(0, (1,), (None,), "length")
 
     settings = FailoverSettings(max_resumes=6, max_engine_crashes=0, timeout_s=10)
@@ -151,7 +151,7 @@ async def test_request_that_cannot_be_computed_is_not_sent_again():
     assert len(calls) == 1
 
 
-async def test_time_limit_goes_on_running_over_a_loss(monkeypatch):
+async def test_time_limit_continues_over_a_loss(monkeypatch):
     now_s = 100.0
     # Not the clock of the whole process: the event loop needs it.
     monkeypatch.setattr(

@@ -41,7 +41,7 @@ async def test_long_text_is_read_on_a_thread_with_the_same_result(reader, thread
     assert threads[0].startswith("prompts")
 
 
-async def test_loop_goes_on_while_a_long_text_is_read(reader, tokenizer, monkeypatch):
+async def test_loop_continues_while_a_long_text_is_encoded(reader, tokenizer, monkeypatch):
     may_end = threading.Event()
 
     def waits_for_the_loop(text, max_tokens):

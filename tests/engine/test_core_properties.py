@@ -170,7 +170,7 @@ def test_failing_steps_end_only_what_fails_alone(
     else:
         seed, num_tokens = poison
         traffic.runner.poison = {seed: num_tokens}
-    # Drafts that come true carry a sequence past the token from which on its steps fail.
+    # Accepted draft tokens carry a sequence past the token from which on its steps fail.
     num_draft_tokens = capabilities.max_draft_tokens if config.enable else 0
     expected, most_given = {}, {}
     for request in requests:

@@ -26,7 +26,7 @@ def test_late_result_after_failure_is_ignored():
     core = make_core()
     core.add(make_request())
     plan = core.plan_step()
-    core.fail_all(EngineDeadError("actor died"))
+    core.fail_all(EngineDeadError("actor crashed"))
     assert core.complete_step(result_of(plan, 9)) == []
 
 

@@ -63,7 +63,7 @@ def test_lookahead_row_of_a_stopped_sequence_is_discarded():
     assert core.complete_step(result_of(second, 9)) == []
 
 
-def test_abort_waiting_sequence_tells_the_runner_nothing():
+def test_abort_waiting_sequence_sends_nothing_to_the_runner():
     core = make_core()
     (seq_id,) = core.add(make_request())
     assert core.abort(seq_id).finish_reason == "abort"

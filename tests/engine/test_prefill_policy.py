@@ -129,7 +129,12 @@ def test_prefill_goes_through_groups_of_layers_with_decode_steps_between():
     assert [plan.prefill_layers for plan in plans] == [(0, 2), (2, 4), (4, 5), None]
     assert len({plan.prefill for plan in plans[:3]}) == 1
     assert [len(plan.decode.rows) for plan in plans] == [1, 1, 1, 2]
-    assert [{event.seq_id for event in news} for news in events] == [{0}, {0}, {0, 1}, {0, 1}]
+    assert [{event.seq_id for event in step_events} for step_events in events] == [
+        {0},
+        {0},
+        {0, 1},
+        {0, 1},
+    ]
     assert core.stats().counters.num_prefill_tokens == 45
 
 

@@ -1,4 +1,4 @@
-"""Steps that a runner can't carry out: who ends, who goes on, and when the engine is dead."""
+"""Failed steps of a runner: which requests end, which continue, and when the engine is dead."""
 
 import re
 from dataclasses import replace
@@ -43,7 +43,7 @@ def check_others(driver, ids, requests):
 
 
 @pytest.mark.parametrize("num_others", [0, 1, 7, 15])
-def test_request_that_breaks_its_step_ends_alone_and_the_others_go_on(driver, num_others):
+def test_request_that_breaks_its_step_ends_alone_and_the_others_continue(driver, num_others):
     requests = [make_request(i) for i in range(num_others)]
     ids = [driver.add(request) for request in requests]
     poison = driver.add(make_poison())
@@ -147,7 +147,7 @@ def test_closing_is_nobodys_fault(driver):
     assert not driver.ends[seq_id].error.was_computing
 
 
-def test_request_whose_engines_died_twice_runs_alone_until_it_is_trusted(driver):
+def test_request_whose_engines_crashed_twice_runs_in_isolation_until_it_has_tokens(driver):
     others = [make_request(i, max_tokens=20) for i in range(3)]
     ids = [driver.add(request) for request in others]
     for _ in range(5):
@@ -182,7 +182,7 @@ def test_abort_during_recovery_leaves_nothing(driver, when):
     assert set(driver.ends) == set(ids)
 
 
-def test_layered_prefill_starts_anew_after_a_failure():
+def test_layered_prefill_restarts_after_a_failure():
     config = EngineConfig(prefill_layers_per_dispatch=2, max_decode_stall_ms=None)
     driver = StepDriver(make_capabilities(num_layers=6), config)
     driver.runner.layers_per_dispatch = 2
@@ -210,13 +210,13 @@ def test_engine_in_process_raises_for_the_bad_request_and_serves_the_next():
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 5])
-def test_prompt_logprobs_are_told_once_and_whole_over_a_failed_step(driver, step):
-    told = {}
+def test_prompt_logprobs_are_emitted_once_and_completely_over_a_failed_step(driver, step):
+    emitted = {}
 
     def take(event):
         if event.prompt_tokens:
-            assert event.seq_id not in told
-            told[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
+            assert event.seq_id not in emitted
+            emitted[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
         StepDriver.take(driver, event)
 
     driver.take = take
@@ -227,13 +227,13 @@ def test_prompt_logprobs_are_told_once_and_whole_over_a_failed_step(driver, step
     seq_id, *ids = [driver.add(one) for one in (request, *others)]
     driver.run()
     assert driver.core.stats().counters.num_failed_steps == 1
-    assert told == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
+    assert emitted == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
     check_others(driver, [seq_id, *ids], [request, *others])
 
 
-def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
+def test_output_that_leaves_its_grammar_in_an_isolated_retry_ends_alone(driver):
     class FormRunner:
-        """Says of one sequence that its form allows nothing more after its fifth token."""
+        """Reports for one sequence that its grammar allows nothing after its fifth token."""
 
         def execute(self, plan):
             result = driver_runner.execute(plan)

@@ -182,7 +182,7 @@ async def test_wrong_type_or_value_gives_400_with_its_field(http, fields, param)
 
 
 class Silent:
-    """A generation that says nothing until it is told to."""
+    """A generation that emits nothing until it is released."""
 
     num_cached_tokens = (0,)
 
@@ -191,9 +191,9 @@ class Silent:
 
     async def every(self, period_s):
         assert period_s == 0.5
-        for news in self.periods:
+        for update in self.periods:
             await asyncio.sleep(0)
-            yield news
+            yield update
 
     def close(self):
         pass

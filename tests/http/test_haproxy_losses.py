@@ -1,4 +1,4 @@
-"""HAProxy always gives an answer, whatever dies behind it: its own, or one that can be read."""
+"""HAProxy always sends a response, whatever crashes behind it, and errors are JSON."""
 
 import contextlib
 import resource

@@ -34,7 +34,7 @@ async def test_ready_is_503_and_version_answers_while_no_model_is_loaded(http, e
     assert version["experimental"]["prompt_lookup"]["enabled"] is None
 
 
-async def test_health_and_ready_give_a_dying_replica_one_budget_in_all(http, engine):
+async def test_health_and_ready_give_a_failing_replica_one_budget_in_total(http, engine):
     given_s = []
 
     async def silent(timeout_s):
@@ -48,7 +48,7 @@ async def test_health_and_ready_give_a_dying_replica_one_budget_in_all(http, eng
     assert 0 <= given_s[1] <= HEALTH_TIMEOUT_S
 
 
-async def test_version_tells_what_runs(http, engine):
+async def test_version_reports_what_runs(http, engine):
     description = {"device": "fake", "flags": "int8_lm_head, prompt_lookup"}
     engine.core._capabilities = replace(engine.core.capabilities, description=description)
     body = (await http.get("/version")).json()

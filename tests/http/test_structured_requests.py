@@ -111,7 +111,7 @@ async def test_parse_helper_gives_the_pydantic_object(client, seed):
     assert Pet.model_validate_json(choice.message.content) == choice.message.parsed
 
 
-async def test_answer_has_the_form_behind_the_think_block(client):
+async def test_output_matches_the_grammar_after_the_think_block(client):
     answer = await client.chat.completions.create(
         model="demo",
         messages=USER,
@@ -284,7 +284,7 @@ async def test_form_that_can_not_be_used_is_a_400_that_names_its_field(http, fie
     assert error["param"] == param
 
 
-async def test_form_that_gets_too_complex_on_the_way_is_told_as_an_error(http):
+async def test_grammar_that_becomes_too_complex_ends_with_an_error(http):
     body = {
         "messages": USER,
         "guided_regex": "[ab]{200}(a?){400}a{400}",

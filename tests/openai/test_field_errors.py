@@ -1,4 +1,4 @@
-"""What clients are told of fields that are wrong: the path and the value, in words of JSON."""
+"""Error messages for invalid fields: the path and the value, in JSON's terms."""
 
 import json
 
@@ -15,7 +15,7 @@ PART = '{"type": "text", "text": "..."}'
 CHOICES = 'expected "none", "auto", "required" or {"type": "function", "function": {"name": "..."}}'
 
 
-def told(model, earlier=(), **fields):
+def message_of(model, earlier=(), **fields):
     """The message of the error, which begins with its param."""
 
     def read():
@@ -69,7 +69,7 @@ def call(**function):
     ],
 )
 def test_message_is_named_with_its_index_and_field(message, problem):
-    assert told(ChatRequest, messages=[USER, message]) == f"messages[1]{problem}"
+    assert message_of(ChatRequest, messages=[USER, message]) == f"messages[1]{problem}"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_message_is_named_with_its_index_and_field(message, problem):
     ],
 )
 def test_field_of_a_chat_request_is_named(fields, message):
-    assert told(ChatRequest, **{"messages": [USER]} | fields) == message
+    assert message_of(ChatRequest, **{"messages": [USER]} | fields) == message
 
 
 @pytest.mark.parametrize(
@@ -117,12 +117,12 @@ def test_field_of_a_chat_request_is_named(fields, message):
     ],
 )
 def test_field_of_a_response_request_is_named(fields, message):
-    assert told(ResponsesRequest, **{"input": "hi"} | fields).startswith(message)
+    assert message_of(ResponsesRequest, **{"input": "hi"} | fields).startswith(message)
 
 
 def test_field_of_a_response_request_has_the_name_that_the_client_knows():
     def of(**fields):
-        return told(ResponsesRequest, **{"input": "hi"} | fields)
+        return message_of(ResponsesRequest, **{"input": "hi"} | fields)
 
     assert of(tools=[{"type": "function"}]) == "tools[0].name is missing; it is required"
     assert of(tool_choice={"type": "x"}) == (
@@ -140,7 +140,9 @@ def test_field_of_a_response_request_has_the_name_that_the_client_knows():
 
 
 def test_item_is_counted_in_the_input_and_not_in_the_whole_conversation():
-    message = told(ResponsesRequest, [USER, USER], input=[USER, {"role": "robot", "content": "x"}])
+    message = message_of(
+        ResponsesRequest, [USER, USER], input=[USER, {"role": "robot", "content": "x"}]
+    )
     assert message.startswith('input[1].role is "robot"; expected')
 
 

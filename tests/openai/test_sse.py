@@ -93,7 +93,7 @@ def test_error_body_explicit_code_goes_before_the_exceptions_own():
     assert error_body(InvalidRequestError("m", code="a"), code="b")["error"]["code"] == "b"
 
 
-def test_error_body_of_a_defect_tells_nothing_of_the_inside():
+def test_error_body_of_a_bug_contains_no_internals():
     body = error_body(RuntimeError("secret path"))["error"]
     assert "secret" not in body["message"]
     assert (body["type"], body["code"]) == ("server_error", "internal_error")

@@ -83,7 +83,7 @@ def test_every_step_is_packed_as_if_it_were_the_first(batch_size, num_rows, step
             assert dispatch.arrays[name].tolist() == expected.tolist(), name
 
 
-def test_scratch_rows_stand_at_the_begin_of_the_scratch_block():
+def test_scratch_rows_are_at_the_start_of_the_scratch_block():
     dispatch = make_dispatch(16, 16)
     dispatch.pack(DecodeBatch(16, tuple(STEPS_OF_16[0])), SEQUENCES)
     dispatch.pack_scratch()

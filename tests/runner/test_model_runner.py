@@ -135,7 +135,7 @@ def begin(seq_id=0, ids=(1, 2, 3)):
         ({"decode": DecodeBatch(16, ())}, "0 live rows"),
     ],
 )
-def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields, message):
+def test_invalid_plan_is_refused_and_the_runner_continues(runner, fields, message):
     sequences = Sequences(runner)
     with pytest.raises(InvalidRequestError, match=message):
         sequences.execute(**fields)
@@ -191,7 +191,7 @@ def test_checkpoints_own_length_above_the_cache_is_logged_and_kept(random_model,
 
 @pytest.fixture(scope="module")
 def drafting_runner(random_model):
-    """Takes drafts, and prefills one layer per dispatch."""
+    """Accepts draft tokens, and prefills one layer per dispatch."""
     runner = make_runner(
         random_model, CpuBackend(), prefill_layers_per_dispatch=1, enable=("prompt_lookup",)
     )
@@ -200,7 +200,7 @@ def drafting_runner(random_model):
 
 
 @pytest.mark.parametrize("num_right", range(8))
-def test_drafts_are_kept_up_to_the_first_wrong_one(drafting_runner, num_right):
+def test_draft_tokens_are_accepted_up_to_the_first_wrong_one(drafting_runner, num_right):
     runner, blocks = drafting_runner, tuple(range(1, 9))
     prompt = tuple(prompts(1, seed=2)[0])
     sampling = SamplingParams(temperature=1.0, seed=3, repetition_penalty=1.2, logprobs=2)
@@ -261,7 +261,7 @@ def decode_one(drafts=(), blocks=(1,), size=1):
         ),
     ],
 )
-def test_plan_with_drafts_or_layers_that_do_not_fit_is_refused(drafting_runner, fields, message):
+def test_plan_with_invalid_draft_tokens_or_layers_is_refused(drafting_runner, fields, message):
     sequences = Sequences(drafting_runner)
     with pytest.raises(InvalidRequestError, match=message):
         sequences.execute(**fields)

@@ -296,7 +296,7 @@ def test_setting_names_the_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("share", "warns"), [(0.0, False), (0.5, True), (0.96, False)])
-def test_file_partly_in_huge_pages_is_told_with_the_remedy(
+def test_file_partly_in_huge_pages_is_logged_with_the_remedy(
     share, warns, models, packed, monkeypatch, caplog
 ):
     monkeypatch.setattr(

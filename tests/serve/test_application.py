@@ -141,7 +141,7 @@ def test_disconnect_while_waiting_for_the_whole_answer_frees_every_block(applica
         ('{"prompt": "x", "model": "other"}', 404, "other"),
     ],
 )
-def test_bad_request_gets_an_openai_error_and_the_server_goes_on(
+def test_bad_request_gets_an_openai_error_and_the_server_continues(
     http, application, body, status, named
 ):
     answer = http.post("/v1/completions", content=body)

@@ -57,7 +57,7 @@ async def test_replicas_lost_before_they_accept_a_request_are_not_held_against_i
         await anext(client.stream(REQUEST))
 
 
-async def test_replica_lost_with_a_request_it_has_accepted_counts_as_its_death():
+async def test_replica_lost_with_a_request_it_has_accepted_counts_as_a_crash():
     client = client_of([TokenEvent(0)], max_engine_crashes=0, max_resumes=1)
     with pytest.raises(RequestFailedError, match="crashed 1 times in a row"):
         async for _ in client.stream(REQUEST):
@@ -70,7 +70,7 @@ async def test_replicas_lost_before_they_accept_a_batch_are_not_held_against_it(
         await client.generate_batch([REQUEST])
 
 
-async def test_replica_lost_with_a_batch_it_has_accepted_counts_as_its_death():
+async def test_replica_lost_with_a_batch_it_has_accepted_counts_as_a_crash():
     client = client_of([[]], max_engine_crashes=0, max_resumes=1)
     with pytest.raises(RequestFailedError, match="crashed 1 times in a row"):
         await client.generate_batch([REQUEST])

@@ -49,7 +49,7 @@ def chain(token_ids, parent=0) -> list[int]:
 def next_token(state: int, position: int, seed: int, vocab_size: int) -> int:
     """The token a fake model samples at `position` after tokens whose chain value is `state`.
 
-    With COPYING_SEED the text repeats itself, so that drafts come true.
+    With COPYING_SEED the text repeats itself, so that draft tokens are accepted.
     """
     if seed == COPYING_SEED:
         return 2 + position % 6
@@ -193,7 +193,7 @@ class FakeRunner:
         assert all(len(row.draft_token_ids) <= most_drafts for row in rows)
 
     def _check_layers(self, plan: StepPlan) -> None:
-        """A dispatch begins at layer 0 and goes on where it was, with chunks it began with."""
+        """A dispatch starts at layer 0 and continues in order, with the chunks it started with."""
         num_layers = self.capabilities.num_layers
         if not plan.prefill:
             assert plan.prefill_layers is None

@@ -1,4 +1,4 @@
-"""Helpers that follow compiled forms over the demo model's vocabulary."""
+"""Helpers that walk through compiled grammars over the demo model's vocabulary."""
 
 import random
 from pathlib import Path
@@ -27,7 +27,7 @@ def follow(state, token_ids):
 
 
 def random_answer(compiler, tokenizer, structured, seed, most=400):
-    """Follows a form at random; the text, or None if it didn't end."""
+    """Walks through a grammar at random; returns the text, or None if it did not end."""
     state, rng, token_ids = compiler.start(structured), random.Random(seed), []
     while len(token_ids) < most:
         allowed = ids_of(state.allowed())

@@ -1,4 +1,4 @@
-"""What a checkpoint that can't be used is told."""
+"""Errors of checkpoints that can't be used."""
 
 import pytest
 

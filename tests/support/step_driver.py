@@ -39,7 +39,7 @@ class StepDriver:
             self.take(event)
 
     def take(self, event):
-        assert event.seq_id not in self.ends, "news of a sequence that has ended"
+        assert event.seq_id not in self.ends, "event of a sequence that has ended"
         self.tokens[event.seq_id] += event.token_ids
         if event.finish_reason is not None:
             self.ends[event.seq_id] = event
@@ -68,7 +68,7 @@ class StepDriver:
             self.take(event)
 
     def run(self, max_steps=2000):
-        """Goes on until nothing is left to do."""
+        """Runs until there is no work."""
         for _ in range(max_steps):
             if not self.step():
                 return

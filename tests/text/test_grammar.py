@@ -1,4 +1,4 @@
-"""What a compiled form allows token by token, over the demo model's vocabulary."""
+"""The tokens that a compiled grammar allows, one by one, over the demo model's vocabulary."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_form_allows_its_texts_then_only_the_end(grammar_compiler, demo_tokenize
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_walks_through_a_form_give_valid_answers(grammar_compiler, demo_tokenizer, seed):
+def test_random_walks_through_a_grammar_give_valid_outputs(grammar_compiler, demo_tokenizer, seed):
     pattern = "(a|bc|[0-9]{2,4}){1,6}"
     text = random_answer(grammar_compiler, demo_tokenizer, StructuredOutput(regex=pattern), seed)
     assert re.fullmatch(pattern, text)
@@ -106,14 +106,14 @@ def test_call_whose_schema_names_no_arguments_but_allows_some_may_have_them(
     follow(state, demo_tokenizer.encode('<tool_call>\n{"name": "wait", "arguments": {"a": 1}}'))
 
 
-def test_form_holds_behind_a_think_block(grammar_compiler, demo_tokenizer):
-    form = StructuredOutput(regex="[0-9]{3}", thinking="optional")
+def test_grammar_applies_after_a_think_block(grammar_compiler, demo_tokenizer):
+    structured = StructuredOutput(regex="[0-9]{3}", thinking="optional")
     open_id, close_id = demo_tokenizer.token_id("<think>"), demo_tokenizer.token_id("</think>")
-    straight = grammar_compiler.start(form)
+    straight = grammar_compiler.start(structured)
     follow(straight, demo_tokenizer.encode("123"))
     assert ids_of(straight.allowed()) == sorted(EOS)
 
-    state = grammar_compiler.start(form)
+    state = grammar_compiler.start(structured)
     assert open_id in ids_of(state.allowed())
     follow(state, [open_id, *demo_tokenizer.encode("\nthe quick fox, <b> 17\n")])
     inside = set(ids_of(state.allowed()))
@@ -130,7 +130,7 @@ def test_form_holds_behind_a_think_block(grammar_compiler, demo_tokenizer):
     assert all(re.fullmatch("[0-9]+", text) for text in texts)
 
 
-def test_think_block_that_the_prompt_has_opened_ends_before_the_form(
+def test_think_block_that_the_prompt_has_opened_ends_before_the_grammar(
     grammar_compiler, demo_tokenizer
 ):
     state = grammar_compiler.start(StructuredOutput(regex="[0-9]", thinking="open"))

@@ -1,4 +1,4 @@
-"""Forms that can't be compiled, forms that would harm, and how compiled ones are kept."""
+"""Invalid grammars, hostile grammars, and the cache of compiled ones."""
 
 import threading
 
@@ -68,37 +68,39 @@ def test_form_that_can_not_be_compiled_is_refused_with_its_field(grammar_compile
         ({"grammar": "start: r0\n" + chain(8000) + "\nr8000: /x/"}, "chained too deeply"),
     ],
 )
-def test_hostile_form_is_refused_and_harms_only_its_own_process(hasty_compiler, fields, message):
+def test_hostile_grammar_is_refused_and_ends_only_the_child_process(
+    hasty_compiler, fields, message
+):
     with pytest.raises(InvalidRequestError, match=message):
         hasty_compiler.prepare(StructuredOutput(**fields))
     hasty_compiler.prepare(StructuredOutput(regex="fine"))
 
 
-def test_forms_are_kept_and_the_one_used_longest_ago_goes_first():
+def test_grammars_are_cached_and_the_least_recently_used_is_evicted():
     compiler = GrammarCompiler(DEMO, vocab_size=PADDED_VOCAB, eos_token_ids=EOS, max_cached=2)
-    forms = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
-    compiler.prepare(forms[0])
-    first = compiler._matcher(forms[0])
-    compiler.prepare(forms[1])
-    assert compiler._matcher(forms[0]) is first
-    compiler.prepare(forms[2])
-    assert compiler._matcher(forms[0]) is first, "used last but one"
+    grammars = [StructuredOutput(regex=f"a{{{i}}}") for i in range(1, 4)]
+    compiler.prepare(grammars[0])
+    first = compiler._matcher(grammars[0])
+    compiler.prepare(grammars[1])
+    assert compiler._matcher(grammars[0]) is first
+    compiler.prepare(grammars[2])
+    assert compiler._matcher(grammars[0]) is first, "used last but one"
     assert len(compiler._cache) == 2
     compiler.close()
 
 
-def test_process_that_tries_forms_is_started_again(grammar_compiler):
+def test_process_that_tests_grammars_is_started_again(grammar_compiler):
     grammar_compiler.prepare(StructuredOutput(regex="b1"))
     grammar_compiler._checker.close()
     grammar_compiler.prepare(StructuredOutput(regex="b2"))
 
 
-def test_many_threads_may_prepare_the_same_form(grammar_compiler):
-    form, errors = StructuredOutput(regex="zz[0-9]"), []
+def test_many_threads_may_prepare_the_same_grammar(grammar_compiler):
+    structured, errors = StructuredOutput(regex="zz[0-9]"), []
 
     def prepare():
         try:
-            grammar_compiler.prepare(form)
+            grammar_compiler.prepare(structured)
         except Exception as error:
             errors.append(error)
 

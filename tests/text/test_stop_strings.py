@@ -56,7 +56,7 @@ def test_text_shown_so_far_is_all_but_the_longest_possible_beginning(text, stop)
         assert shown == so_far[: len(so_far) - held]
 
 
-def test_beginning_of_stop_string_is_held_and_given_back():
+def test_start_of_stop_string_is_held_and_returned():
     assert run(["END"], ["one E", "N", "O two"]) == (["one ", "", "ENO two", ""], None)
 
 

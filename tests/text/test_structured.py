@@ -1,4 +1,4 @@
-"""What a request may ask for as the form of its answer, before anything is compiled."""
+"""Validation of structured output in requests, before anything is compiled."""
 
 import json
 import pickle
@@ -98,18 +98,18 @@ def test_structured_of_another_type_is_refused(structured):
 
 
 def test_structured_with_ignore_eos_is_refused():
-    with pytest.raises(InvalidRequestError, match="ends where its form does") as caught:
+    with pytest.raises(InvalidRequestError, match="ends where its grammar does") as caught:
         SamplingParams(structured={"regex": "a"}, ignore_eos=True)
     assert caught.value.param == "ignore_eos"
 
 
-def test_equal_forms_are_equal_and_travel():
-    form = StructuredOutput(json=SCHEMA)
-    assert form == StructuredOutput(json=json.dumps(SCHEMA))
-    assert hash(form) == hash(StructuredOutput(json=SCHEMA))
-    assert pickle.loads(pickle.dumps(form)) == form
+def test_equal_grammars_are_equal_and_survive_pickling():
+    structured = StructuredOutput(json=SCHEMA)
+    assert structured == StructuredOutput(json=json.dumps(SCHEMA))
+    assert hash(structured) == hash(StructuredOutput(json=SCHEMA))
+    assert pickle.loads(pickle.dumps(structured)) == structured
     assert StructuredOutput(choice=["a", "b"]).choice == ("a", "b")
-    assert form.key != StructuredOutput(json=SCHEMA, is_lenient=True).key
+    assert structured.key != StructuredOutput(json=SCHEMA, is_lenient=True).key
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_equal_forms_are_equal_and_travel():
         (ReasoningState.CONTENT, Thinking.NONE),
     ],
 )
-def test_form_of_a_chat_begins_behind_the_think_block(state, thinking):
+def test_grammar_of_a_chat_applies_after_the_think_block(state, thinking):
     sampling = SamplingParams(structured={"json_object": True})
     assert sampling.with_thinking(thinking_after(state)).structured.thinking is thinking
     assert SamplingParams().with_thinking(thinking) == SamplingParams()
@@ -194,7 +194,7 @@ def refusal_of(**fields):
         ),
     ],
 )
-def test_request_fields_become_the_form(fields, expected):
+def test_request_fields_become_structured_output(fields, expected):
     assert form_of(**fields) == expected
     completion = validate_request(CompletionRequest, {"prompt": "hi", **fields})
     assert completion.sampling_params(GenerationDefaults()).structured == expected

@@ -1,4 +1,4 @@
-"""A bounded think block, from the request's field to what the sampler is told."""
+"""A bounded think block, from the request's field to the sampler's input."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_forced_id_follows_from_the_output_alone(output, forced):
     assert LIMIT.forced_id(output) == forced
 
 
-def test_forced_id_without_an_opening_tag_holds_from_the_start():
+def test_forced_id_without_an_opening_tag_applies_from_the_start():
     limit = ThinkingLimit(num_tokens=0, end_ids=(51,), close_id=51)
     assert limit.forced_id([]) == 51
     assert limit.forced_id([51]) is None
@@ -67,7 +67,7 @@ def test_sampling_row_of_a_forced_token_is_greedy_with_that_token_far_ahead():
     assert row.position == 5
 
 
-def test_sampling_row_counts_drafts_as_output():
+def test_sampling_row_counts_draft_tokens_as_output():
     assert sequence([9, 1]).sampling_row([2]).biases == {50: 1e30}
     assert sequence([9, 1]).sampling_row().biases == {}
     assert sequence([9, 1]).sampling_row([51]).biases == {}

@@ -56,6 +56,6 @@ def test_prompt_that_fits_is_never_refused(tokenizer, text):
 @pytest.mark.parametrize("unit", ["qwx", "你", "e\u0301"])
 def test_long_text_without_breaks_is_refused_by_its_bytes(tokenizer, unit):
     text = unit * (10**6 // len(unit))
-    # Otherwise the message tells how much of it was read.
+    # Otherwise the message states how much of it was encoded.
     with pytest.raises(ContextLengthError, match=f"has {len(text)} characters, that is at least"):
         tokenizer.encode_prompt(text, 3 * 10**4)

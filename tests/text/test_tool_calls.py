@@ -109,7 +109,7 @@ CASES = [
     (f'<tool_call>{{"a</tool_call>\n{CALL}', '<tool_call>{"a</tool_call>', [OSLO]),
     ("<tool_call>" + "[" * 100_000 + "</tool_call>",) * 2 + ([],),
 ]
-# Malformed behind the beginning of the arguments: (text, arguments told until then).
+# Malformed after the start of the arguments: (text, arguments emitted until then).
 BROKEN = [
     (BAD_TAIL, '{"a": 1'),
     (NO_BRACE, '{"a": {"b": 2}'),
@@ -134,12 +134,12 @@ def test_single_characters_give_the_same(text, content, calls):
     assert outcome(text) == (content, [(*call, CallEnd.WHOLE) for call in calls])
 
 
-@pytest.mark.parametrize(("text", "told"), BROKEN)
-def test_call_that_breaks_later_is_text_and_its_arguments_are_never_json(text, told):
+@pytest.mark.parametrize(("text", "emitted"), BROKEN)
+def test_call_that_breaks_later_is_text_and_its_arguments_are_never_json(text, emitted):
     parts = run(text)
     assert content_of(parts) == text
-    assert streamed(parts) == [("f", told, CallEnd.MALFORMED)]
-    assert not is_json(told)
+    assert streamed(parts) == [("f", emitted, CallEnd.MALFORMED)]
+    assert not is_json(emitted)
     assert calls_of(parts) == []
 
 
@@ -178,13 +178,13 @@ PIECES += [', "arguments": ', '{"a": "', "}", *(text for text, _ in BROKEN)]
 
 
 def answer(pieces, is_cut):
-    """What is the same however the text was cut: a broken call may never have been told of."""
+    """What is the same however the text was cut: a malformed call may never have been emitted."""
     parts = run(pieces, is_cut=is_cut)
     for _, arguments, end in streamed(parts):
         assert end is not CallEnd.MALFORMED or not is_json(arguments)
-    told = [call[:2] for call in streamed(parts) if call[2] is not CallEnd.MALFORMED]
+    emitted = [call[:2] for call in streamed(parts) if call[2] is not CallEnd.MALFORMED]
     calls = [(call.name, call.arguments) for call in calls_of(parts)]
-    assert told == calls
+    assert emitted == calls
     return content_of(parts), calls
 
 
@@ -203,7 +203,7 @@ def test_any_cut_gives_the_same(pieces, is_cut, data):
     st.booleans(),
     st.integers(1, 7),
 )
-def test_arguments_are_told_byte_for_byte_as_they_are_written(
+def test_arguments_are_emitted_byte_for_byte_as_written(
     objects, is_ascii, indent, is_name_first, step
 ):
     written = [json.dumps(value, ensure_ascii=is_ascii, indent=indent) for value in objects]
@@ -217,24 +217,24 @@ def test_arguments_are_told_byte_for_byte_as_they_are_written(
     assert content_of(parts) == ""
 
 
-def test_call_is_told_while_it_is_written():
+def test_call_is_emitted_while_it_is_generated():
     parser = ToolCallParser(lambda: "call_1")
 
-    def news(text):
+    def updates(text):
         return [
             (part.is_first, part.arguments, part.end) if is_call(part) else part
             for part in parser.feed(text)
         ]
 
-    assert news('So.\n<tool_call>\n{"name": "f') == ["So."]
-    assert news('", "arguments": ') == []
-    assert news('{"a') == [(True, '{"a', None)]
-    assert news('": "x') == [(False, '": "x', None)]
-    assert news('y"') == [(False, 'y"', None)]
-    assert news("}") == []
-    assert news("}\n</tool_") == []
-    assert news("call>") == [(False, "}", CallEnd.WHOLE)]
-    assert news("\n" + CALL) == [(True, '{"city": "Oslo"}', CallEnd.WHOLE)]
+    assert updates('So.\n<tool_call>\n{"name": "f') == ["So."]
+    assert updates('", "arguments": ') == []
+    assert updates('{"a') == [(True, '{"a', None)]
+    assert updates('": "x') == [(False, '": "x', None)]
+    assert updates('y"') == [(False, 'y"', None)]
+    assert updates("}") == []
+    assert updates("}\n</tool_") == []
+    assert updates("call>") == [(False, "}", CallEnd.WHOLE)]
+    assert updates("\n" + CALL) == [(True, '{"city": "Oslo"}', CallEnd.WHOLE)]
 
 
 def test_text_is_given_as_it_arrives():
@@ -247,7 +247,7 @@ def test_text_is_given_as_it_arrives():
     ]
 
 
-def test_ids_are_in_openais_form():
+def test_ids_have_openais_format():
     parser = ToolCallParser()
     first, second = parser.feed(CALL + CALL)
     assert first.call_id.startswith("call_")

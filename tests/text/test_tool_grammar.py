@@ -36,8 +36,8 @@ def parsed(text):
 def test_random_walks_through_tool_calls_are_read_by_the_parser(
     grammar_compiler, demo_tokenizer, seed
 ):
-    form = StructuredOutput(grammar=call_grammar(TOOLS, max_calls=4))
-    calls = parsed(random_answer(grammar_compiler, demo_tokenizer, form, seed, most=3000))
+    structured = StructuredOutput(grammar=call_grammar(TOOLS, max_calls=4))
+    calls = parsed(random_answer(grammar_compiler, demo_tokenizer, structured, seed, most=3000))
     assert 1 <= len(calls) <= 4
     for name, arguments in calls:
         if name == "look":
@@ -51,10 +51,10 @@ def test_random_walks_through_tool_calls_are_read_by_the_parser(
 
 def test_calls_or_an_answer_where_both_may_come(grammar_compiler, demo_tokenizer):
     grammar = call_grammar(TOOLS[:1], answer=(POINT, False))
-    form = StructuredOutput(grammar=grammar)
+    structured = StructuredOutput(grammar=grammar)
     call = '<tool_call>\n{"name": "look", "arguments": {"x": 5}}\n</tool_call>'
     for text in ('{"x": 5}', call, f"{call}\n{call}"):
-        state = grammar_compiler.start(form)
+        state = grammar_compiler.start(structured)
         follow(state, demo_tokenizer.encode(text))
         assert set(EOS) <= set(ids_of(state.allowed()))
 

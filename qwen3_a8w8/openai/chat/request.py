@@ -1,4 +1,4 @@
-"""Body of `POST /v1/chat/completions`: messages, tools, and what they ask of the engine."""
+"""Body of `POST /v1/chat/completions`: messages, tools, and their sampling parameters."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def make_choice_logprobs(entries: Sequence[LogprobEntry]) -> ChoiceLogprobs | No
 
 
 def make_message_call(call: DeltaToolCall) -> MessageToolCall:
-    """A call of a whole message, from the one chunk that has all of it."""
+    """Converts the delta that has a whole call for a complete message."""
     assert call.id is not None
     assert call.function.name is not None
     function = FunctionCall(name=call.function.name, arguments=call.function.arguments)
