@@ -42,6 +42,13 @@ def build_app(settings: AppSettings) -> Application:
     """
     settings.engine.to_config()
     replicas = settings.replicas
+    shared: dict[str, Any] = {
+        "max_ongoing_requests": UNLIMITED_REQUESTS,
+        "health_check_period_s": replicas.health_check_period_s,
+        "health_check_timeout_s": replicas.health_check_timeout_s,
+        "graceful_shutdown_timeout_s": replicas.graceful_shutdown_timeout_s,
+        "graceful_shutdown_wait_loop_s": 0.5,
+    }
     engine = serve.deployment(
         name=ENGINE_DEPLOYMENT,
         num_replicas=replicas.num_replicas,
@@ -51,21 +58,13 @@ def build_app(settings: AppSettings) -> Application:
             replicas.actor_bundle(),
         ],
         placement_group_strategy="STRICT_PACK",
-        max_ongoing_requests=UNLIMITED_REQUESTS,
-        health_check_period_s=replicas.health_check_period_s,
-        health_check_timeout_s=replicas.health_check_timeout_s,
-        graceful_shutdown_timeout_s=replicas.graceful_shutdown_timeout_s,
-        graceful_shutdown_wait_loop_s=0.5,
+        **shared,
     )(EngineReplica)
     ingress = serve.deployment(
         name=INGRESS_DEPLOYMENT,
         num_replicas=settings.http.num_replicas,
         ray_actor_options=_actor_options(settings.http.num_cpus),
-        max_ongoing_requests=UNLIMITED_REQUESTS,
-        health_check_period_s=replicas.health_check_period_s,
-        health_check_timeout_s=replicas.health_check_timeout_s,
-        graceful_shutdown_timeout_s=replicas.graceful_shutdown_timeout_s,
-        graceful_shutdown_wait_loop_s=0.5,
+        **shared,
     )(Ingress)
     return ingress.bind(settings, engine.bind(settings))
 

@@ -69,7 +69,7 @@ class StrictSettings(BaseModel):
                 f"the key {old!r} in {cls.__name__} is deprecated and is removed in version "
                 f"{DEPRECATED_KEYS_END}; rename it to {new!r}"
             )
-            # The log reaches whoever deploys a YAML, the warning whoever builds settings in Python.
+            # The log is for a deployed YAML, the warning for settings built in Python.
             logger.warning("%s", message)
             warnings.warn(message, DeprecationWarning, stacklevel=2)
             values = {new if key == old else key: value for key, value in values.items()}

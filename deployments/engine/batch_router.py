@@ -49,7 +49,7 @@ class TokenStream:
 
         Raises:
             RequestFailedError: the sequence can't be computed.
-            EngineDeadError: the engine died before the sequence ended.
+            EngineDeadError: the engine crashed before the sequence ended.
         """
         if self._is_over:
             raise StopAsyncIteration
@@ -60,7 +60,7 @@ class TokenStream:
         self._events = []
         self._is_over = event.finish_reason is not None
         if event.error is not None and event.token_ids:
-            # The tokens first: whoever resumes the sequence builds on them.
+            # The tokens first: a failover builds on them.
             self._is_over = False
             self.push(TokenEvent(self.seq_id, finish_reason="error", error=event.error))
             return TokenEvent(
@@ -79,7 +79,7 @@ class TokenStream:
 
         Raises:
             RequestFailedError: the sequence can't be computed.
-            EngineDeadError: the engine died before the sequence ended.
+            EngineDeadError: the engine crashed before the sequence ended.
         """
         return TokenEvent.merged([event async for event in self])
 

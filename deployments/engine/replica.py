@@ -81,7 +81,7 @@ class EngineReplica:
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is shutting down; nothing was started.
             RequestFailedError: the request can't be computed; the engine goes on.
-            EngineDeadError: the engine died before the end.
+            EngineDeadError: the engine crashed before the end.
         """
         self._check_ready()
         await self._prepare([request])
@@ -111,7 +111,7 @@ class EngineReplica:
             CapacityError: the queue is full.
             EngineNotReadyError: this replica is shutting down; nothing was started.
             RequestFailedError: the request can't be computed; the engine goes on.
-            EngineDeadError: the engine died before the end.
+            EngineDeadError: the engine crashed before the end.
         """
         self._check_ready()
         await self._prepare(requests)
@@ -181,7 +181,7 @@ class EngineReplica:
         for structured in dict.fromkeys(outputs):
             await _answer(self._actor.prepare_grammar.remote(structured))
         if outputs:
-            self._check_ready()  # the engine may have died meanwhile
+            self._check_ready()  # the engine may have crashed meanwhile
 
     def _check_ready(self) -> None:
         if self._router.error is not None:

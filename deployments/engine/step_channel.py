@@ -116,7 +116,7 @@ class StepChannel(asyncio.Protocol):
         """Connects to a `StepServer`.
 
         Raises:
-            EngineDeadError: nobody listens there.
+            EngineDeadError: nothing listens there.
         """
         try:
             _, channel = await asyncio.get_running_loop().create_unix_connection(cls, path)
@@ -185,7 +185,7 @@ class PlanEncoder:
 
     A decode row's table of blocks is as long as its sequence, but from step to step it mostly
     stays what it was. So only its new end is sent, and the receiver's plans share the tables that
-    it has: whoever checks or copies one sees by its identity that it is the old one. That a long
+    it has: its user sees by its identity that it is unchanged. That a long
     context costs no more than a short one needs both ends to see the same plans in the same order.
     """
 

@@ -25,7 +25,7 @@ from deployments.http.streaming import (
     unknown_fields_header,
 )
 from deployments.http.token_routes import add_token_routes
-from deployments.ingress.service import ModelService, Started
+from deployments.ingress.service import ModelService
 from qwen3_a8w8 import __version__
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
@@ -34,7 +34,6 @@ from qwen3_a8w8.openai.completions.request import BatchRequest, CompletionReques
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity, make_model_card, make_model_list
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
-from qwen3_a8w8.openai.sampling_fields import SamplingFields
 from qwen3_a8w8.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
 
@@ -70,27 +69,19 @@ def build_api(
         response.headers.update(error.headers or {})
         return response
 
-    async def respond(started: Started, request: SamplingFields) -> Response:
-        return await generation_response(
-            started,
-            is_stream=request.is_stream,
-            headers=unknown_fields_header(request),
-            keep_alive_s=keep_alive_s,
-        )
-
     @app.post("/v1/chat/completions")
     async def chat_completions(request: Request) -> Response:
         chat = parse_request(ChatRequest, await request.body())
         started = await service.start_chat(
             chat, ResponseIdentity.for_chat(service.name), ChatWriter
         )
-        return await respond(started, chat)
+        return await generation_response(started, chat, keep_alive_s)
 
     @app.post("/v1/completions")
     async def completions(request: Request) -> Response:
         completion = parse_request(CompletionRequest, await request.body())
         started = await service.start_completion(completion)
-        return await respond(started, completion)
+        return await generation_response(started, completion, keep_alive_s)
 
     @app.post("/v1/batch_generate")
     async def batch_generate(request: Request) -> Response:

@@ -8,7 +8,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 
 from deployments.http.response_store import ResponseStore, StoredResponse
-from deployments.http.streaming import generation_response, json_response, unknown_fields_header
+from deployments.http.streaming import generation_response, json_response
 from deployments.ingress.service import ModelService
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity
@@ -41,12 +41,7 @@ def add_responses_routes(
         started = await service.start_chat(
             chat, ResponseIdentity.for_response(service.name), make_writer
         )
-        return await generation_response(
-            started,
-            is_stream=body.is_stream,
-            headers=unknown_fields_header(body),
-            keep_alive_s=keep_alive_s,
-        )
+        return await generation_response(started, body, keep_alive_s)
 
     @app.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str) -> Response:

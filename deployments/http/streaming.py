@@ -24,6 +24,8 @@ from deployments.ingress.service import AnyWriter, Started
 from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.request import RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
+from qwen3_a8w8.openai.responses.request import ResponsesRequest
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
 
 MEDIA_TYPE = "text/event-stream"
 DONE_FRAME = "data: [DONE]\n\n"
@@ -51,21 +53,17 @@ logger = logging.getLogger("ray.serve")
 
 
 async def generation_response(
-    started: Started,
-    *,
-    is_stream: bool,
-    headers: Mapping[str, str],
-    keep_alive_s: float | None = None,
+    started: Started, request: SamplingFields | ResponsesRequest, keep_alive_s: float | None
 ) -> Response:
     """The response to a started request.
 
     Args:
-        started: the request.
-        is_stream: as events.
-        headers: further headers.
+        started: its generation and writer.
+        request: its body.
         keep_alive_s: a stream that is silent for so long gets a comment; None: never.
     """
-    if is_stream:
+    headers = unknown_fields_header(request)
+    if request.is_stream:
         return EventStreamResponse(started, headers, keep_alive_s)
     return json_response(await _whole(*started), headers)
 

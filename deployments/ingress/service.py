@@ -28,7 +28,7 @@ from qwen3_a8w8.text.reasoning import initial_state, thinking_after
 AnyWriter = ResponseWriter[Any, Any]
 
 Started = tuple[Generation, AnyWriter]
-"""A generation that the engines have accepted, and its writer; whoever reads it closes it."""
+"""A generation that the engines have accepted, and its writer; the reader closes it."""
 
 
 class ModelService:

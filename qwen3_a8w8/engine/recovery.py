@@ -5,7 +5,7 @@ registered again: they are recomputed from their known tokens, which by batch in
 no bit of what they give. Then the cause is looked for:
 
 1. A canary step, of a sequence of one token, runs by itself. If that fails too, the runner is
-   broken and the engine dead; whoever reads the streams resumes them elsewhere.
+   broken and the engine dead; its streams fail over.
 2. The sequences of the failed step are quarantined: each is retried in isolation, in batches of
    1, before it may run beside others again. One that fails in isolation ends with a
    `RequestFailedError`; the others go on.

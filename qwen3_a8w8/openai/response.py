@@ -7,7 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -48,6 +48,15 @@ class ResponseIdentity:
     created: int
     model: str
     system_fingerprint: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a chunk or response."""
+        return {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        }
 
     @classmethod
     def for_chat(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:

@@ -86,7 +86,6 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
 
     def whole(self, events: Sequence[ChatChunk]) -> ChatResponse:
         """The response that the chunks add up to."""
-        identity = self._context.identity
         extra: dict[str, Any] = {}
         if self._context.has_token_ids:
             extra["prompt_token_ids"] = self._context.prompt_of(0)
@@ -100,11 +99,8 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
                 parts[choice.index].append(choice)
         assert usage is not None  # `finish` gives it where the response isn't streamed
         return ChatResponse(
-            id=identity.id,
+            **self._context.identity.fields(),
             object="chat.completion",
-            created=identity.created,
-            model=identity.model,
-            system_fingerprint=identity.system_fingerprint,
             choices=[self._whole_choice(index, each) for index, each in enumerate(parts)],
             usage=usage,
             **extra,
@@ -169,13 +165,9 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
         return self._envelope([choice], self._context.usage_field(self._num_tokens))
 
     def _envelope(self, choices: list[ChunkChoice], extra: dict[str, Any]) -> ChatChunk:
-        identity = self._context.identity
         return ChatChunk(
-            id=identity.id,
+            **self._context.identity.fields(),
             object="chat.completion.chunk",
-            created=identity.created,
-            model=identity.model,
-            system_fingerprint=identity.system_fingerprint,
             choices=choices,
             **extra,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
@@ -13,7 +13,7 @@ from qwen3_a8w8.openai.completions.shapes import (
     put_prompt_before,
 )
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter, Usage, make_usage
+from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter, make_usage
 from qwen3_a8w8.text.outputs import FinishReason, LogprobEntry, OutputDelta
 
 
@@ -135,15 +135,11 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
         return fields
 
     def _envelope(
-        self, choices: list[CompletionChoice], extra: Mapping[str, Usage | None]
+        self, choices: list[CompletionChoice], extra: dict[str, Any]
     ) -> CompletionResponse:
-        identity = self._context.identity
         return CompletionResponse(
-            id=identity.id,
+            **self._context.identity.fields(),
             object="text_completion",
-            created=identity.created,
-            model=identity.model,
-            system_fingerprint=identity.system_fingerprint,
             choices=choices,
             **extra,
         )
