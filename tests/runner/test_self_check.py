@@ -115,7 +115,7 @@ def test_self_check_refuses_a_broken_flag_and_no_other(flag):
 
 def test_start_with_a_broken_flag_is_refused_unless_forced(random_model, monkeypatch):
     backend = BROKEN["bf16_kv_cache"]()
-    monkeypatch.setattr(model_runner, "select_backend", lambda device, num_threads: backend)
+    monkeypatch.setattr(model_runner, "select_backend", lambda device, num_threads, isa: backend)
     settings = {"num_kv_blocks": 8, "max_model_len": 64, "prefill_chunk_tokens": 32}
     LLM(str(random_model), **settings).close()
     for choice in ({"enable": ["bf16_kv_cache"]}, {"kv_cache_dtype": "bf16"}):
