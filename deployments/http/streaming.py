@@ -42,7 +42,7 @@ def data_frame(event: ResponseModel) -> str:
 
 
 def error_frame(error: BaseException, *, code: str | None = None) -> str:
-    """Frame that tells a client that its stream broke; `DONE_FRAME` may follow."""
+    """Frame that reports a broken stream; `DONE_FRAME` may follow."""
     return f"data: {json.dumps(error_body(error, code=code), ensure_ascii=False)}\n\n"
 
 

@@ -2,7 +2,7 @@
 
 The loop is `Engine.step`: schedule, run, update. The runner works in a thread of
 its own, so that with `lookahead` 1 the next plan is made, and text is decoded,
-while the device computes. Tokens only; `llm.py` adds the text.
+while the device computes. Tokens only; `llm/` adds the text.
 """
 
 from __future__ import annotations

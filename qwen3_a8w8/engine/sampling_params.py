@@ -1,7 +1,7 @@
 """What a request may ask of the sampler and of the end of its generation.
 
 Validated once, when it is made: nothing past admission has to doubt a value.
-Knows no tokenizer, so stop strings are matched elsewhere (`text/output.py`).
+Knows no tokenizer, so stop strings are matched elsewhere (`text/output_processor.py`).
 """
 
 from __future__ import annotations
