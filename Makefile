@@ -41,7 +41,7 @@ $(BIN)/python:
 	  || { echo "python3 3.10 to 3.12 is needed; set PYTHON=/path/to/one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# torch first and alone: once it is there, no other package's requirement can bring another.
+# torch first and alone: once installed, no other package's requirement can replace it.
 $(VENV)/.torch: tools/constraints.txt | $(BIN)/python
 	@echo "Installing torch into $(VENV), then Ray and the rest; some minutes the first time."
 	$(PIP) torch

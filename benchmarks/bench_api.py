@@ -1,4 +1,4 @@
-"""What the API costs around an engine that emits tokens at once.
+"""Measures the overhead of the API around an engine that emits tokens at once.
 
 Two parts. `asgi`: the routes under uvicorn in a process on one core, streamed to a client on
 another. `serve`: a whole application on Ray Serve, hop by hop:
@@ -9,7 +9,7 @@ another. `serve`: a whole application on Ray Serve, hop by hop:
                       Python proxy and once behind HAProxy
 
 Tokens per second at concurrency 16, time to first token (median) at concurrency 1, both with
-what has piled up sent as one message (coalescing, as the application does) and with a message for
+pending tokens sent as one message (coalescing, as in the application) and with a message for
 every token.
 
     python benchmarks/bench_api.py --json api.json
@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # so that this process and Ray's find `benchmarks`
 
 from benchmarks.instant_engine import InstantEngine, make_capabilities  # noqa: E402
-from deployments.ports import free_port  # noqa: E402
+from deployments.local.ports import free_port  # noqa: E402
 from qwen3_a8w8.bench.provenance import cpu_model, git_commit  # noqa: E402
 from qwen3_a8w8.checkpoint.resolve import resolve_model  # noqa: E402
 from qwen3_a8w8.config import EngineConfig  # noqa: E402
@@ -58,7 +58,7 @@ OpenStream = Callable[[EngineRequest], AsyncIterator[TokenEvent]]
 
 
 def run_client(port: int, concurrency: int, num_tokens: int, rounds: int) -> dict[str, Any]:
-    """Figures of `stream_client.py`, run as a process of its own."""
+    """Figures of `stream_client.py`, run in a separate process."""
     command = [sys.executable, str(ROOT / "benchmarks" / "stream_client.py")]
     for name, value in (
         ("port", port),
@@ -76,9 +76,9 @@ def serve_asgi(port: int, has_backlog: bool, cores: set[int]) -> None:
     """The server process of part `asgi`."""
     import uvicorn
 
-    from deployments.api import build_api
-    from deployments.security import add_security
-    from deployments.service import ModelService
+    from deployments.http.api import build_api
+    from deployments.http.security import add_security
+    from deployments.ingress.service import ModelService
     from deployments.settings import HttpSettings, SecuritySettings
 
     os.sched_setaffinity(0, cores)
@@ -201,21 +201,22 @@ async def measure_streams(
 
 
 async def measure_router(num_tokens: int) -> list[dict[str, Any]]:
-    """The runner in an actor, the router here. Nothing piles up: the reader is next to it."""
-    from deployments.npu_actor import RemoteNpuActor
-    from deployments.router import Router
-    from deployments.step_channel import StepChannel
+    """The runner in an actor, the batch router here. Nothing piles up: the reader is next to it."""
+    from deployments.engine.batch_router import BatchRouter
+    from deployments.engine.npu_actor import RemoteNpuActor
+    from deployments.engine.step_channel import StepChannel
     from qwen3_a8w8.engine.core import EngineCore
 
     config = EngineConfig()
     actor = RemoteNpuActor.options(num_cpus=0).remote(MODEL, config, FACTORY)
     await actor.start.remote()
     channel = await StepChannel.connect(await actor.listen.remote())
-    router = Router(EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.execute)
+    router = BatchRouter(EngineCore(make_capabilities(resolve_model(MODEL)), config), channel.send)
+    channel.start(router.take)
     try:
         return await measure_streams("engine->router", None, router.submit, num_tokens)
     finally:
-        await router.close()
+        router.close()
         await channel.close()
         await actor.close.remote()
 
@@ -229,8 +230,8 @@ def measure_serve(num_tokens: int, coalescings: Sequence[bool]) -> list[dict[str
 
     from benchmarks.instant_engine import UncoalescedReplica
     from deployments import app
-    from deployments.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
-    from deployments.local import local_application
+    from deployments.local.application import local_application
+    from deployments.local.haproxy import DEFAULT_HTTP_PROXY, HttpProxy
     from deployments.settings import AppSettings
 
     settings = AppSettings(model=MODEL, runner_factory=FACTORY)

@@ -1,9 +1,9 @@
-"""How long the device waits for its host between steps, and what drafts save.
+"""Measures the host gap (device idle time between steps), and the effect of prompt lookup.
 
 For each model: one sequence and sixteen decode in-process and through Ray (the runner in an
-actor of its own, as in the deployment), with and without lookahead. The gap is measured where
-the device is: from the end of a step's last callable to that of the next one's, less the time in
-callables. With --prompt-lookup it also times a copying and a free text with drafts.
+separate actor, as in the deployment), with and without lookahead. The gap is measured in the
+runner: from the end of a step's last callable to that of the next one's, less the time in
+callables. With --prompt-lookup it also times a copying and a free text with draft tokens.
 
     python benchmarks/bench_host_gap.py --model demo --model /data/synth-0.6b --json gap.json
 
@@ -27,7 +27,7 @@ from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.runner.model_runner import ModelRunner
 
@@ -74,30 +74,31 @@ def in_process(model: str, config: EngineConfig, count: int, num_tokens: int) ->
 
 
 def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -> dict[str, Any]:
-    """The same with the runner in an actor and the router here."""
+    """The same with the runner in an actor and the batch router here."""
     import ray
 
-    from deployments.npu_actor import RemoteNpuActor
-    from deployments.router import Router, collect
-    from deployments.step_channel import StepChannel
+    from deployments.engine.batch_router import BatchRouter
+    from deployments.engine.npu_actor import RemoteNpuActor
+    from deployments.engine.step_channel import StepChannel
 
     actor = RemoteNpuActor.options(num_cpus=0).remote(model, config, FACTORY)
     capabilities = ray.get(actor.start.remote())
 
     async def run() -> dict[str, Any]:
         channel = await StepChannel.connect(await actor.listen.remote())
-        router = Router(EngineCore(capabilities, config), channel.execute)
+        router = BatchRouter(EngineCore(capabilities, config), channel.send)
+        channel.start(router.take)
 
         async def generate(num_new_tokens: int) -> None:
             requests = make_requests(count, num_new_tokens, capabilities.vocab_size)
-            streams = [(router.submit(request), request) for request in requests]
-            await asyncio.gather(*(collect(stream, request, 0) for stream, request in streams))
+            streams = [router.submit(request) for request in requests]
+            await asyncio.gather(*(stream.whole() for stream in streams))
 
         await generate(8)
         before = router.stats()
         await generate(num_tokens)
         figures = gap_of(router.stats(), before)
-        await router.close()
+        router.close()
         await channel.close()
         return figures
 
@@ -109,7 +110,7 @@ def through_ray(model: str, config: EngineConfig, count: int, num_tokens: int) -
 
 
 def prompt_lookup(model: str, num_tokens: int) -> list[dict[str, Any]]:
-    """Time per token of one sequence with and without drafts."""
+    """Time per token of one sequence with and without draft tokens."""
     rng = random.Random(1)
     results = []
     for enable in ((), (PROMPT_LOOKUP,)):
@@ -138,8 +139,9 @@ def prompt_lookup(model: str, num_tokens: int) -> list[dict[str, Any]]:
                         "text": text,
                         "tpot_s": seconds / num_tokens,
                         "num_steps": counters.num_steps - first.num_steps,
-                        "num_drafts": counters.num_drafts - first.num_drafts,
-                        "num_drafts_kept": counters.num_drafts_kept - first.num_drafts_kept,
+                        "num_draft_tokens": counters.num_draft_tokens - first.num_draft_tokens,
+                        "num_accepted_draft_tokens": counters.num_accepted_draft_tokens
+                        - first.num_accepted_draft_tokens,
                     }
                 )
         finally:

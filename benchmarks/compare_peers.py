@@ -1,10 +1,10 @@
 r"""Measures this engine and others on one checkpoint, in one run, and prints the ratios.
 
-The checkpoint has random weights of a published shape. It is made once as W8A8 and written
-from there in the format of each engine: W8A8 (ours, vLLM), bf16 (transformers), GGUF Q8_0
-(llama.cpp, ik_llama.cpp), int8 per channel (OpenVINO). Each engine has a virtual environment
-of its own, given by its path, and runs alone in a process of its own; ours runs before and
-after every other one. docs/performance.md says how to install them.
+The checkpoint has random weights of a published shape. It is written once as W8A8 and converted
+to the format of each engine: W8A8 (ours, vLLM), bf16 (transformers), GGUF Q8_0 (llama.cpp,
+ik_llama.cpp), int8 per channel (OpenVINO). Each engine has its own virtual environment, passed as
+a path, and runs in its own process, one at a time; ours runs before and after every other one.
+docs/performance.md describes their installation.
 
     python benchmarks/compare_peers.py --shape qwen3-0.6b --checkpoint /data/random-0.6b \
         --peer llama_cpp=/venvs/llama --peer vllm_cpu=/venvs/vllm --json peers.json
@@ -49,7 +49,7 @@ DEFAULT_TIMEOUT_S = 900.0  # loading, compiling and measuring the 4B shape
 
 
 class PeerFailedError(Exception):
-    """An engine gave no result; the message holds the end of its output."""
+    """An engine returned no result; the message has the end of its output."""
 
 
 def peer_option(text: str) -> tuple[str, Path]:
@@ -80,7 +80,7 @@ def preloaded(name: str, venv: Path) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What every engine gets.
+    """Arguments of every engine.
 
     Attributes:
         checkpoint: directory with one checkpoint in all formats.
@@ -96,7 +96,7 @@ class Task:
 
 
 def run_peer(name: str, python: Path, task: Task, env: dict[str, str]) -> dict[str, Any]:
-    """Runs one adapter in a process of its own.
+    """Runs one adapter in a separate process.
 
     Raises:
         PeerFailedError: it crashed, took too long, or printed no result.
@@ -176,14 +176,14 @@ def run_all(
 
 
 def provenance(shape: str, workload: Workload) -> dict[str, Any]:
-    """Where the figures come from."""
+    """Provenance of the figures."""
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": git_commit(ROOT),
         "cpu": cpu_model(),
         "shape": shape,
         "workload": asdict(workload),
-        # Such as ONEDNN_MAX_CPU_ISA, which holds OpenVINO and vLLM back from AMX.
+        # For example ONEDNN_MAX_CPU_ISA, which disables AMX in OpenVINO and vLLM.
         "environment": {
             name: value
             for name, value in os.environ.items()
@@ -198,7 +198,7 @@ def has_peer(runs: list[dict[str, Any]]) -> bool:
 
 
 def report(origin: dict[str, Any], runs: list[dict[str, Any]], failed: list[str]) -> dict[str, Any]:
-    """What goes into the JSON file; `runs` begin and end with ours."""
+    """Content of the JSON file; `runs` start and end with ours."""
     table = rows(runs)
     variants = [row.name for row in table if row.name.startswith(OURS)]
     return {

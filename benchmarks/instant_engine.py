@@ -1,7 +1,8 @@
 """Engines that emit tokens at once, so that only the serving around them is measured.
 
-`InstantEngine` stands below the HTTP routes in one process; `load_runner` makes the runner of a
-whole application on Ray Serve. Tokens are ordinary words of the checkpoint's vocabulary.
+`InstantEngine` replaces the engines behind the HTTP routes in one process; `load_runner` returns
+the runner of a whole application on Ray Serve. Tokens are ordinary words of the checkpoint's
+vocabulary.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ import asyncio
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
-from deployments.engine_replica import EngineReplica
-from deployments.report import ReplicaReport
+from deployments.engine.replica import EngineReplica
+from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
-from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 FIRST_WORD = 1000
@@ -63,7 +64,7 @@ class InstantEngine:
                 finish_reason="length" if stop == num_tokens else None,
             )
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[SequenceOutput]:
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
         raise NotImplementedError(f"{len(requests)} requests: this engine streams only")
 
     async def capabilities(self) -> RunnerCapabilities:
@@ -77,7 +78,7 @@ class InstantEngine:
 
 
 class InstantRunner:
-    """Executes plans in no time; see `qwen3_a8w8.engine.plan.Runner`."""
+    """Executes plans instantly; see `qwen3_a8w8.engine.plan.Runner`."""
 
     def __init__(self, capabilities: RunnerCapabilities) -> None:
         self._capabilities = capabilities

@@ -1,6 +1,6 @@
-"""A client that does as little as it can: raw sockets, frames counted as bytes.
+"""A minimal client: raw sockets, frames counted as bytes.
 
-Run as a process of its own, so that it takes nothing from the server's core. Prints one JSON
+Runs as a separate process, so that it uses no time of the server's core. Prints one JSON
 object.
 """
 

@@ -1,14 +1,18 @@
-"""Everything a YAML may say about the application, with ranges and units.
+"""All settings that a YAML file may have, with ranges and units.
 
 Unknown keys fail and the message lists the valid ones: Ray Serve itself ignores
-keys that it doesn't know. Knows nothing of how the settings are used.
+unknown keys. Deprecated keys are accepted for one version with a warning. This module
+doesn't know how the settings are used.
 """
 
 from __future__ import annotations
 
 import difflib
+import logging
 import math
-from typing import Any
+import warnings
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,15 +21,29 @@ from qwen3_a8w8.config import DECODE_BATCH_SIZES, EngineConfig
 RUNNER_FACTORY = "qwen3_a8w8.runner.model_runner:ModelRunner.load"
 
 
+DEPRECATED_KEYS_END = "0.2.0"
+"""Version from which deprecated keys are unknown keys."""
+
+logger = logging.getLogger(__name__)
+
+
 class StrictSettings(BaseModel):
-    """A section in which a key that doesn't exist is an error that lists those that do."""
+    """A section in which an unknown key is an error that lists the valid ones.
+
+    Attributes:
+        deprecated_keys: old name -> new name of renamed keys, accepted until
+            `DEPRECATED_KEYS_END`.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
+    deprecated_keys: ClassVar[Mapping[str, str]] = {}
+
     @model_validator(mode="before")
     @classmethod
-    def _refuse_unknown_keys(cls, values: Any) -> Any:
+    def _check_keys(cls, values: Any) -> Any:
         if isinstance(values, dict):
+            values = cls._with_new_names(values)
             for key in values:
                 if key not in cls.model_fields:
                     close = difflib.get_close_matches(str(key), cls.model_fields, n=1)
@@ -36,13 +54,32 @@ class StrictSettings(BaseModel):
                     )
         return values
 
+    @classmethod
+    def _with_new_names(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """The values with deprecated keys renamed, and a warning for each of them."""
+        for old, new in cls.deprecated_keys.items():
+            if old not in values:
+                continue
+            if new in values:
+                raise ValueError(
+                    f"{cls.__name__} has both {old!r} and {new!r}; {old!r} is the deprecated name "
+                    f"of {new!r}: remove {old!r}"
+                )
+            message = (
+                f"the key {old!r} in {cls.__name__} is deprecated and is removed in version "
+                f"{DEPRECATED_KEYS_END}; rename it to {new!r}"
+            )
+            # The log is for a deployed YAML, the warning for settings built in Python.
+            logger.warning("%s", message)
+            warnings.warn(message, DeprecationWarning, stacklevel=2)
+            values = {new if key == old else key: value for key, value in values.items()}
+        return values
+
 
 class EngineSettings(StrictSettings):
     """Section `engine`: how each replica runs the model; the fields of `EngineConfig`."""
 
-    device: str = Field(
-        default="auto", description="auto, cpu, npu or cuda; auto logs what it chose"
-    )
+    device: str = Field(default="auto", description="auto, cpu, npu or cuda; auto logs its choice")
     decode_batch_sizes: tuple[int, ...] = Field(
         default=DECODE_BATCH_SIZES,
         description="compiled decode batch sizes, a subset of [1, 16] with 1",
@@ -52,20 +89,20 @@ class EngineSettings(StrictSettings):
     )
     num_kv_blocks: int | None = Field(
         default=None,
-        description="KV blocks with the scratch block, at least 2; overrides the next two",
+        description="KV blocks including the scratch block, at least 2; overrides the next two",
     )
     kv_cache_bytes: int | None = Field(default=None, description="bytes for the KV cache")
     kv_memory_fraction: float = Field(
         default=0.8,
-        description="share (0 to 1] of the memory free after warm-up that the cache takes",
+        description="share (0 to 1] of the memory free after warm-up for the KV cache",
     )
     kv_cache_dtype: str = Field(
         default="int8", description="int8 (with a scale cache), or bf16 (experimental)"
     )
     max_model_len: int | None = Field(
         default=None,
-        description="longest prompt plus output in tokens, which must fit the cache; null: the "
-        "checkpoint's limit, or what the cache holds of it",
+        description="longest prompt plus output in tokens, which must fit the KV cache; null: the "
+        "checkpoint's limit, or what fits the KV cache if less",
     )
     prefill_chunk_tokens: int = Field(
         default=512, description="most prompt tokens in one prefill dispatch, 16 to 8192"
@@ -78,7 +115,7 @@ class EngineSettings(StrictSettings):
     max_decode_stall_ms: float | None = Field(
         default=1000.0,
         description="milliseconds by which a prefill dispatch may delay running streams; chunks "
-        "are cut by measured speed to keep to it; null: no bound",
+        "are shortened by measured speed to stay within it; null: no bound",
     )
     max_running_requests: int = Field(
         default=16, description="sequences that decode together, 1 to 16"
@@ -94,26 +131,31 @@ class EngineSettings(StrictSettings):
         default=True, description="reuse KV blocks of equal prefixes"
     )
     lookahead: int = Field(
-        default=1, description="plans sent before the former result is in, 0 or 1"
+        default=1, description="plans sent before the previous result has arrived, 0 or 1"
     )
     num_threads: int | None = Field(
         default=None, description="CPU threads; null: the cores that the actor may use"
     )
+    isa: str | None = Field(
+        default=None,
+        description="instruction path of the CPU kernels, e.g. avx2 (`qwen3-a8w8 doctor` lists "
+        "them); null: the fastest that the actor's machine can run",
+    )
     packed_cache_dir: str | None = Field(
         default="auto",
-        description="directory for packed weights, which make the next start quick and are shared "
+        description="directory for packed weights, which speed up the next start and are shared "
         "by the replicas of a node; auto: $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; null: "
         "none",
     )
     use_mmap: bool = Field(
         default=True,
         description="map packed weights, one copy for all replicas of a node; false: each replica "
-        "reads a copy of its own, in huge pages where files can't be kept in such",
+        "reads its own copy, which can use huge pages where mapped files can't",
     )
     enable: tuple[str, ...] = Field(default=(), description="experimental flags to switch on")
 
     def to_config(self) -> EngineConfig:
-        """The engine's own, range-checked form.
+        """Converts the section to a range-checked `EngineConfig`.
 
         Raises:
             ConfigError: a value is outside its range.
@@ -122,15 +164,17 @@ class EngineSettings(StrictSettings):
 
 
 class ReplicaSettings(StrictSettings):
-    """Section `replicas`: how many engines there are and what each one takes of the cluster.
+    """Section `replicas`: the number of engines and the cluster resources of each one.
 
-    A replica is two processes in one placement group: the router, which needs little, and
-    the actor, which computes.
+    A replica is two processes in one placement group: the batch router, which needs few
+    resources, and the actor, which runs the model.
     """
 
+    deprecated_keys: ClassVar[Mapping[str, str]] = {"router_num_cpus": "batch_router_num_cpus"}
+
     num_replicas: int = Field(default=1, ge=1, le=1024, description="engines; one device each")
-    router_num_cpus: float = Field(
-        default=0.1, ge=0, le=64, description="CPUs that the router's process reserves"
+    batch_router_num_cpus: float = Field(
+        default=0.1, ge=0, le=64, description="CPUs that the batch router's process reserves"
     )
     actor_num_cpus: float = Field(
         default=1,
@@ -148,26 +192,26 @@ class ReplicaSettings(StrictSettings):
         default_factory=dict, description="custom Ray resources per actor, name -> amount"
     )
     health_check_period_s: float = Field(
-        default=2.0, gt=0, le=600, description="seconds between checks"
+        default=2.0, gt=0, le=600, description="seconds between health checks"
     )
     health_check_timeout_s: float = Field(
         default=30.0,
         gt=0,
         le=3600,
-        description="seconds a check may take before it counts as failed",
+        description="seconds that a health check may take before it counts as failed",
     )
     stall_timeout_s: float = Field(
         default=120.0,
         gt=0,
         le=86400,
-        description="a replica with work whose step counter stands still this long is restarted; "
+        description="a replica with work whose step counter doesn't change this long is restarted; "
         "keep it well above the slowest prefill chunk",
     )
     graceful_shutdown_timeout_s: float = Field(
         default=20.0,
         ge=0,
         le=3600,
-        description="seconds that streams get to end when a replica goes",
+        description="seconds that streams get to end when a replica shuts down",
     )
 
     @model_validator(mode="after")
@@ -197,34 +241,36 @@ class ReplicaSettings(StrictSettings):
 
 
 class FailoverSettings(StrictSettings):
-    """Section `failover`: how long a client's stream is carried over dying replicas."""
+    """Section `failover`: how long a client's stream survives failing replicas."""
+
+    deprecated_keys: ClassVar[Mapping[str, str]] = {"max_deaths": "max_engine_crashes"}
 
     max_resumes: int = Field(
         default=10,
         ge=0,
         le=100,
-        description="times one request is resumed after losing its replica",
+        description="times that one request is resumed after its replica is lost",
     )
-    max_deaths: int = Field(
+    max_engine_crashes: int = Field(
         default=2,
         ge=0,
         le=100,
-        description="times in a row that an engine may die while it computes one request, which "
-        "is taken for the cause after one more",
+        description="consecutive crashes of an engine while it computes one request; one more "
+        "ends the request as their cause",
     )
     timeout_s: float = Field(
         default=120.0,
         ge=0,
         le=3600,
-        description="seconds without a replica that takes the request before it fails",
+        description="seconds without a replica that accepts the request before it fails",
     )
 
 
 class HttpSettings(StrictSettings):
-    """Section `http`: the ingress, which is stateless and may have replicas of its own."""
+    """Section `http`: the ingress, which is stateless and scales separately."""
 
     num_replicas: int = Field(default=1, ge=1, le=1024, description="ingress processes")
-    num_cpus: float = Field(default=0.1, ge=0, le=64, description="CPUs that each reserves")
+    num_cpus: float = Field(default=0.1, ge=0, le=64, description="CPUs per ingress process")
     max_body_bytes: int = Field(
         default=16 * 2**20,
         ge=1024,
@@ -234,15 +280,15 @@ class HttpSettings(StrictSettings):
         default=256,
         ge=0,
         le=100_000,
-        description="responses kept in memory for previous_response_id of /v1/responses, 64 MiB "
-        "at most; 0: none. With several ingress processes none are kept",
+        description="responses stored in memory for previous_response_id of /v1/responses, 64 MiB "
+        "at most; 0: none. With several ingress processes none are stored",
     )
     keep_alive_s: float | None = Field(
         default=15.0,
         gt=0,
         le=3600,
-        description="seconds after which a stream without news gets a comment, so that proxies "
-        "don't take its connection for dead; null: never",
+        description="seconds after which an idle stream gets an SSE comment, so that proxies "
+        "don't close its connection; null: never",
     )
     max_header_bytes: int = Field(
         default=32 * 2**10,
@@ -252,31 +298,30 @@ class HttpSettings(StrictSettings):
 
 
 class SecuritySettings(StrictSettings):
-    """Section `security`: who may send requests, and how many; see docs/security.md."""
+    """Section `security`: API keys, their limits and CORS; see docs/security.md."""
 
     api_key_file: str | None = Field(
         default=None,
         min_length=1,
-        description="file with one API key a line, on the machine of each ingress process; null: "
+        description="file with one API key per line, on the node of each ingress process; null: "
         "none",
     )
     api_key_env: str | None = Field(
         default=None,
         min_length=1,
-        description="environment variable with API keys, separated by commas, which then has to be "
-        "set; null: QWEN3_A8W8_API_KEY where that is set",
+        description="environment variable with API keys, separated by commas, which then must be "
+        "set; null: QWEN3_A8W8_API_KEY if that is set",
     )
     max_concurrent_requests_per_key: int | None = Field(
         default=None,
         ge=1,
-        description="requests of one key at a time and ingress process; more get a 429; null: any",
+        description="concurrent requests per key and ingress process; more get a 429; null: any",
     )
     max_requests_per_minute_per_key: int | None = Field(
         default=None,
         ge=1,
         le=1_000_000,
-        description="requests of one key in 60 seconds and ingress process; more get a 429; null: "
-        "any",
+        description="requests per key and ingress process in 60 seconds; more get a 429; null: any",
     )
     cors_allow_origins: tuple[str, ...] = Field(
         default=(),
@@ -286,13 +331,13 @@ class SecuritySettings(StrictSettings):
 
     @property
     def has_key_limits(self) -> bool:
-        """Some limit per key is set."""
+        """Whether a limit per key is set."""
         limits = (self.max_concurrent_requests_per_key, self.max_requests_per_minute_per_key)
         return any(limit is not None for limit in limits)
 
 
 class AppSettings(StrictSettings):
-    """The application: the `args` of the YAML."""
+    """The application: `args` in the YAML."""
 
     model: str = Field(
         default="demo", min_length=1, description="checkpoint directory, `demo`, or a hub id"

@@ -18,7 +18,7 @@ __all__ = ["LLM", "SamplingParams", "__version__"]
 
 
 def __getattr__(name: str) -> Any:
-    # LLM brings torch along; the router and the ingress import this package without it.
+    # LLM imports torch; the batch router and the ingress import this package without it.
     if name == "LLM":
         from qwen3_a8w8.llm import LLM
 

@@ -1,4 +1,4 @@
-"""What a class with `close` needs to be used in a `with` statement."""
+"""Base class that makes an object with `close` a context manager."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ _T = TypeVar("_T", bound="SelfClosing")
 
 
 class SelfClosing(ABC):
-    """A context manager that closes itself, as `contextlib.closing` would from outside."""
+    """A context manager that closes itself, like `contextlib.closing`."""
 
     @abstractmethod
     def close(self) -> None:
-        """Gives everything back. Idempotent."""
+        """Frees all resources. Idempotent."""
 
     def __enter__(self: _T) -> _T:
         """Returns itself."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Closes it."""
+        """Closes the object."""
         self.close()

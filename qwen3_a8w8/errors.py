@@ -1,8 +1,8 @@
 """Every exception this package raises on purpose.
 
-One tree, so that a caller can catch `Qwen3A8W8Error` and know that whatever
-else arrives is a defect. This module knows nothing of HTTP: the table from
-exception to status and code is `deployments/http_errors.py`.
+One tree, so that a caller can catch `Qwen3A8W8Error`: any other exception
+is a bug. This module doesn't know about HTTP: the table from
+exception to status and code is `deployments/http/errors.py`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ class ConfigError(Qwen3A8W8Error):
 
 
 class CheckpointError(Qwen3A8W8Error):
-    """A checkpoint is missing, damaged, misshapen or of a kind that isn't supported."""
+    """A checkpoint is missing, damaged, of a wrong shape or in an unsupported format."""
 
 
 class KernelUnavailableError(Qwen3A8W8Error):
-    """A device or an instruction set was asked for by name and can't run here."""
+    """A device or an instruction set was requested by name and can't run here."""
 
 
 class SignatureError(Qwen3A8W8Error):
@@ -29,11 +29,11 @@ class SignatureError(Qwen3A8W8Error):
 
 
 class InvalidRequestError(Qwen3A8W8Error):
-    """A request can't be served as it is written.
+    """A request is invalid or can't be served.
 
     Attributes:
         param: name of the offending request field, or None.
-        code: short machine-readable reason, or None.
+        code: short machine-readable error code, or None.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
@@ -42,8 +42,12 @@ class InvalidRequestError(Qwen3A8W8Error):
         self.code = code
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Exceptions cross process boundaries; the keyword-only fields must travel along.
+        # Exceptions cross process boundaries; pickling must keep the keyword-only fields.
         return (_rebuild, (type(self), self.args[0] if self.args else "", self.param, self.code))
+
+
+class ModelNotFoundError(InvalidRequestError):
+    """The request names a model that this server doesn't serve."""
 
 
 class ContextLengthError(InvalidRequestError):
@@ -51,14 +55,14 @@ class ContextLengthError(InvalidRequestError):
 
 
 class UnsupportedBatchSizeError(InvalidRequestError):
-    """A batch has a size that the runner doesn't decode."""
+    """The runner has no decode callable for this batch size."""
 
 
 class CapacityError(Qwen3A8W8Error):
     """The server is full; the same request may succeed later.
 
     Attributes:
-        retry_after_s: seconds after which a new attempt is sensible.
+        retry_after_s: seconds that the client should wait before it retries.
     """
 
     def __init__(self, message: str, *, retry_after_s: float = 1.0) -> None:
@@ -71,15 +75,15 @@ class CapacityError(Qwen3A8W8Error):
 
 
 class RateLimitError(CapacityError):
-    """A client has reached its own limit, however busy the server is."""
+    """A client has reached its own limit, whatever the load of the server."""
 
 
 class EngineDeadError(Qwen3A8W8Error):
-    """The engine, its actor or its device is gone; requests in flight can't go on there.
+    """The engine, its actor or its device has crashed; requests in flight cannot continue there.
 
     Attributes:
-        was_computing: whether the request was in a step then, or nobody knows: its part in the
-            death isn't ruled out.
+        was_computing: whether the request was, or may have been, in a step at that moment: it
+            can't be ruled out as the cause of the crash.
     """
 
     def __init__(self, message: str = "", *, was_computing: bool = True) -> None:
@@ -91,12 +95,16 @@ class EngineDeadError(Qwen3A8W8Error):
         return (_rebuild_dead, (type(self), message, self.was_computing))
 
 
+class EngineNotReadyError(EngineDeadError):
+    """The replica refused a request before it started any work; another replica may accept it."""
+
+
 class StepFailedError(Qwen3A8W8Error):
-    """The runner lives but couldn't carry out a step; what it did of it isn't known."""
+    """The runner is alive but a step failed; how much of the step it executed isn't known."""
 
 
 class RequestFailedError(Qwen3A8W8Error):
-    """One request can't be computed here, and is ended so that the others go on."""
+    """One request can't be computed; it is ended so that the others continue."""
 
 
 def _rebuild(

@@ -1,9 +1,9 @@
-"""Experimental switches: off by default, each with what it changes and what is known of it.
+"""Experimental flags: off by default, each with what it changes and its measured effect.
 
-`EngineConfig.enable` takes their names. What a flag changes decides what it is held
-to: one that changes speed must give the default's bits, one that changes output must
-stay within the limits of `qwen3-a8w8 check`, and one that takes a safeguard away is
-held to nothing.
+`EngineConfig.enable` takes their names. What a flag changes decides how it is validated:
+one that changes speed must give the same bits as the default, one that changes output must
+stay within the limits of `qwen3-a8w8 check`, and one that disables a safeguard isn't
+validated.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ Changes = Literal["speed", "output", "safeguards"]
 
 @dataclass(frozen=True, slots=True)
 class ExperimentalFlag:
-    """One switch.
+    """One flag.
 
     Attributes:
-        name: what `enable` calls it.
+        name: as written in `enable`.
         summary: what it does.
         changes: what differs from the default: "speed" (never the output), "output", or
             "safeguards" (an escape hatch).
-        is_validated: whether tests hold its output against the default's.
-        effect: what was last measured of it, and where.
+        is_validated: whether tests compare its output with the default's.
+        effect: the last measurement of its effect, and on which model.
     """
 
     name: str
@@ -36,10 +36,10 @@ class ExperimentalFlag:
 
     @property
     def status(self) -> str:
-        """What vouches for it, in words."""
+        """How it is validated, in words."""
         if self.changes == "safeguards":
-            return "an escape hatch, nothing vouches for the output"
-        return "held against the default by tests" if self.is_validated else "not validated"
+            return "an escape hatch, its output isn't validated"
+        return "compared with the default by tests" if self.is_validated else "not validated"
 
 
 INT8_LM_HEAD = "int8_lm_head"
@@ -68,15 +68,15 @@ FLAGS: dict[str, ExperimentalFlag] = {
         ),
         ExperimentalFlag(
             name=PROMPT_LOOKUP,
-            summary="a sequence that decodes alone guesses up to 7 tokens from its own text and "
-            "checks them in one step; the output is the same, bit for bit. No lookahead for it.",
+            summary="a sequence that decodes alone drafts up to 7 tokens from its own text and "
+            "verifies them in one step; the output is the same, bit for bit. It has no lookahead.",
             changes="speed",
             is_validated=True,
-            effect="on the demo model all 16 answers of the check have the default's bits",
+            effect="on the demo model all 16 outputs of the check are bit-identical to the default",
         ),
         ExperimentalFlag(
             name=SKIP_SELF_CHECK,
-            summary="kernels and flags run even if the small model that is tried at start-up "
+            summary="kernels and flags run even if the small model of the self-check at start-up "
             "gives wrong results on them.",
             changes="safeguards",
             is_validated=False,
@@ -84,36 +84,36 @@ FLAGS: dict[str, ExperimentalFlag] = {
         ),
     )
 }
-"""All switches by name."""
+"""All flags by name."""
 
 
 LEFT_OUT: dict[str, str] = {
     "int8_attention_probs": "probabilities times V's scales rounded to int8, with a scale per row "
     "and 256 positions, so that both products of attention run in int8. Tried in the reference on "
     "the demo model's 545 tokens of text: a KL of 0.0020 from attention in float (0.0014 with 0 to "
-    "255 for probabilities), more than all of A8W8 costs (0.0017), and 97.6% (98.5%) of the first "
-    "choices. What there is to gain is the product with V: for the 14B shape 6% of the "
+    "255 for probabilities), more than all of A8W8 costs (0.0017), and 97.6% (98.5%) top-1 "
+    "agreement. The possible gain is the product with V: for the 14B shape 6% of the "
     "multiply-adds of a prompt at position 4096, and nothing in decoding, where V is read in int8 "
     "either way.",
 }
-"""What was tried and isn't offered, with the reason."""
+"""What was tried and isn't available, with the reason."""
 
 
 def unknown_flags(names: Iterable[str]) -> list[str]:
-    """Those of the names that aren't switches, sorted."""
+    """The names that aren't flags, sorted."""
     return sorted(set(names) - FLAGS.keys())
 
 
 def variants() -> list[tuple[str, ...]]:
-    """What a comparison runs: the default, then each flag alone that isn't an escape hatch."""
+    """Flag sets that a comparison runs: the default, then each flag except escape hatches."""
     return [(), *((name,) for name in sorted(FLAGS) if FLAGS[name].changes != "safeguards")]
 
 
 def describe_flags(active: Iterable[str]) -> list[dict[str, str | bool]]:
-    """Every flag with its state, for whoever reports on a running engine.
+    """Every flag with its state, for reports on a running engine.
 
     Args:
-        active: names of those that are on, e.g. `EngineConfig.active_flags`.
+        active: names of the enabled flags, e.g. `EngineConfig.active_flags`.
 
     Returns:
         For each flag: name, is_enabled, changes, status, effect and summary, JSON-ready.

@@ -1,8 +1,8 @@
 """YaRN: how a checkpoint's rotary positions are stretched beyond its native context.
 
-The numbers of a config.json's `rope_scaling`, checked, and the frequencies that follow
-from them; tables are made by whoever needs one (`model/rope.py`,
-`quantization/qwen3_layer.py`). Source: Peng et al. 2023, "YaRN", sections 3.2 to 3.4.
+The validated values of `rope_scaling` in a config.json, and the frequencies computed
+from them; `model/rope.py` and `quantization/qwen3_layer.py` build the tables.
+Source: Peng et al. 2023, "YaRN", sections 3.2 to 3.4.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class YarnScaling:
     """Parameters of YaRN.
 
     Attributes:
-        factor: by how much the context is stretched, at least 1.
+        factor: ratio of the stretched to the native context, at least 1.
         original_max_position_embeddings: native context in tokens.
-        attention_factor: what cosines and sines are multiplied with; by default
+        attention_factor: multiplies cosines and sines; by default
             0.1 * ln(factor) + 1.
-        beta_fast: dimensions that turn more often than this over the native context keep their
+        beta_fast: dimensions that rotate more often than this over the native context keep their
             frequency.
-        beta_slow: dimensions that turn less often have it divided by `factor`; between the two
+        beta_slow: dimensions that rotate less often have it divided by `factor`; between the two
             it is blended.
     """
 
@@ -53,7 +53,7 @@ class YarnScaling:
         return int(self.factor * self.original_max_position_embeddings)
 
     def ramp(self, head_dim: int, theta: float) -> tuple[float, float]:
-        """Indices of the frequencies between which they are blended; the second is larger.
+        """Bounds of the frequency indices that are blended; the second is larger.
 
         Args:
             head_dim: width of a head.
@@ -75,8 +75,8 @@ class YarnScaling:
         """Reads `rope_scaling` (or `rope_parameters`) of a Hugging Face config.
 
         Args:
-            rope: the object; empty when the config has none.
-            max_position_embeddings: of the config; the native context unless the object says.
+            rope: the object; empty if the config has none.
+            max_position_embeddings: of the config; the native context unless the object sets it.
             source: where it came from, for messages.
 
         Returns:
@@ -128,7 +128,7 @@ class YarnScaling:
 def rotary_frequencies(
     head_dim: int, theta: float, yarn: YarnScaling | None
 ) -> tuple[list[float], float]:
-    """What a rotary table is made of.
+    """Frequencies and scale of a rotary table.
 
     Args:
         head_dim: width of a head, even.

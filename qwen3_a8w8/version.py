@@ -1,6 +1,6 @@
-"""The package's version and commit, for modules that must not import the package's face.
+"""The package's version and commit, without importing the package.
 
-The version is written here and nowhere else; the build reads it from this file.
+The only definition of the version; the build reads it from this file.
 """
 
 from __future__ import annotations

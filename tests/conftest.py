@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from qwen3_a8w8.text.tokenizer import Tokenizer
-from tests.text_fixtures import write_tokenizer_files
+from tests.support.text_fixtures import write_tokenizer_files
 
 
 @pytest.fixture(scope="session")
@@ -44,7 +44,7 @@ def pytest_configure(config):
 def application(tmp_path_factory, request):
     """The application on a local cluster: one for the whole run, because it takes a while."""
     # Imported here: most runs of a single test need no Ray.
-    from tests.cluster import running_application
+    from tests.support.cluster import running_application
 
     http_proxy = request.config.getoption("--http-proxy")
     with running_application(tmp_path_factory.mktemp("tiny"), http_proxy) as running:

@@ -1,4 +1,4 @@
-"""Writes tests/fixtures/checkpoints: tiny quantised checkpoints made by the libraries themselves.
+"""Writes tests/fixtures/checkpoints: tiny checkpoints quantised by the libraries themselves.
 
 Run by hand in an environment with llmcompressor and torchao (neither is needed
 by this package or its tests):
@@ -69,7 +69,7 @@ def tiny_model() -> Qwen3ForCausalLM:
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    # Never used, since calibration data comes as ids; llmcompressor wants one all the same.
+    # Never used, since calibration data are ids, but llmcompressor requires one.
     vocabulary = {str(i): i for i in range(64)}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token="0"))
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="0")

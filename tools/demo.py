@@ -1,7 +1,7 @@
-"""`make demo`: deploys cluster_configs/local.yaml on a local Ray and talks to it.
+"""`make demo`: deploys cluster_configs/local.yaml on a local Ray and sends requests to it.
 
-Streams a few answers with the `openai` client, alone and then sixteen at once, prints TTFT,
-TPOT and the decode batch sizes that were used, and shuts everything down.
+Streams a few completions with the `openai` client, one at a time and then sixteen at once, prints
+TTFT, TPOT and the decode batch sizes, and shuts everything down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
-from deployments.haproxy import DEFAULT_HTTP_PROXY, proxy_environment
+from deployments.local.haproxy import DEFAULT_HTTP_PROXY, proxy_environment
 from deployments.settings import AppSettings
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -44,7 +44,7 @@ console = Console()
 
 @dataclass(frozen=True)
 class Answer:
-    """What one stream gave, and how fast."""
+    """Text and latencies of one stream."""
 
     text: str
     num_tokens: int
@@ -54,7 +54,7 @@ class Answer:
 
 def main() -> int:
     """Runs the demo; 0 if every question was answered."""
-    # So that the `finally` that stops the server runs then, too.
+    # So that the `finally` that stops the server also runs on SIGTERM.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = yaml.safe_load(CONFIG.read_text())
     http, settings = options["http_options"], options["applications"][0]["args"]
@@ -81,10 +81,10 @@ def main() -> int:
 
 @contextlib.contextmanager
 def deployed(url: str, proxy: Mapping[str, str]) -> Iterator[None]:
-    """The application on a Ray of its own behind that proxy, until the context ends."""
+    """Runs the application on its own local Ray behind that proxy, as a context manager."""
     with contextlib.suppress(httpx.TransportError):
         httpx.get(f"{url}/health", timeout=1.0)
-        raise SystemExit(f"something answers at {url} already; stop it and try again")
+        raise SystemExit(f"another server responds at {url}; stop it and try again")
     with tempfile.NamedTemporaryFile("w+", suffix=".log", prefix="qwen3-a8w8-demo-") as log:
         command = [Path(sys.executable).with_name("serve"), "run", "--address", "local", CONFIG]
         environment = {
@@ -108,7 +108,7 @@ def deployed(url: str, proxy: Mapping[str, str]) -> Iterator[None]:
 
 
 def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
-    """Polls /health until it answers 200; ends the program if the server can't start."""
+    """Polls /health until it returns 200; exits if the server can't start."""
     begin = time.monotonic()
     with console.status(f"deploying {CONFIG.relative_to(ROOT)} on a local Ray"):
         while time.monotonic() - begin < START_TIMEOUT_S and process.poll() is None:
@@ -122,7 +122,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], url: str, log: Path) -> N
 
 
 def ask(client: OpenAI, model: str, question: str, *, echo: bool = False) -> Answer:
-    """Streams one greedy answer."""
+    """Streams one greedy completion."""
     begin = time.perf_counter()
     arrivals: list[float] = []
     parts: list[str] = []
@@ -155,7 +155,7 @@ def ask(client: OpenAI, model: str, question: str, *, echo: bool = False) -> Ans
 
 
 def ask_together(client: OpenAI, model: str, questions: list[str]) -> list[Answer]:
-    """Streams all questions at the same time; answers in their order."""
+    """Streams all questions at the same time; returns answers in their order."""
     answers: dict[int, Answer] = {}
 
     def work(index: int) -> None:
@@ -173,7 +173,7 @@ def ask_together(client: OpenAI, model: str, questions: list[str]) -> list[Answe
 
 
 def show(alone: list[Answer], together: list[Answer], url: str) -> None:
-    """Prints latencies as the client saw them, and the server's decode batches."""
+    """Prints latencies measured by the client, and the server's decode batches."""
     table = Table("", "TTFT median", "TPOT median", "tokens")
     for label, answers in (("one at a time", alone), ("sixteen at once", together)):
         ttft = sorted(a.ttft_s for a in answers)[len(answers) // 2]

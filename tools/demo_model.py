@@ -1,6 +1,6 @@
-"""The demo model's shape, and A8W8 imitated in floating point.
+"""The demo model's shape, and A8W8 simulated in floating point.
 
-The model is ``Qwen3ForCausalLM`` of transformers. The imitation is for scoring
+The model is ``Qwen3ForCausalLM`` of transformers. The simulation is for scoring
 without this project's engine: int8 weights (symmetric, one scale per output
 channel), int8 activations (one scale per token) and an int8 KV cache (one scale
 per token and head, after RoPE).
@@ -51,7 +51,7 @@ def fake_quantise(x: Tensor) -> Tensor:
 
 
 class _A8W8Linear(nn.Linear):
-    """A linear that imitates int8 weights and activations."""
+    """A linear with simulated int8 weights and activations."""
 
     def forward(self, x: Tensor) -> Tensor:
         """``[..., in_features]`` to ``[..., out_features]``."""
@@ -61,7 +61,7 @@ class _A8W8Linear(nn.Linear):
 def _kv_rounding_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """transformers' attention over keys and values that went through int8."""
+    """transformers' attention over keys and values rounded through int8."""
     sdpa = ALL_ATTENTION_FUNCTIONS["sdpa"]
     return sdpa(module, query, fake_quantise(key), fake_quantise(value), *args, **kwargs)
 
@@ -71,7 +71,7 @@ ALL_MASK_ATTENTION_FUNCTIONS.register(_A8W8_ATTENTION, ALL_MASK_ATTENTION_FUNCTI
 
 
 def load_model(directory: Path, is_a8w8: bool) -> Qwen3ForCausalLM:
-    """The checkpoint in bfloat16, or in float32 with A8W8 imitated (KV cache too)."""
+    """The checkpoint in bfloat16, or in float32 with simulated A8W8 (KV cache too)."""
     if not is_a8w8:
         return Qwen3ForCausalLM.from_pretrained(directory, dtype=torch.bfloat16).eval()
     model = Qwen3ForCausalLM.from_pretrained(

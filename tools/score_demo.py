@@ -1,8 +1,8 @@
 """Scores the demo model per task: greedy exact match on held-out dialogues.
 
-Three engines: ``bf16`` (transformers), ``imitated`` (A8W8 imitated in
+Three engines: ``bf16`` (transformers), ``simulated`` (A8W8 simulated in
 transformers) and ``a8w8`` (this project's own engine). A score counts the whole
-last assistant turn, the thinking block included.
+last assistant turn, including the thinking block.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Generate = Callable[[Sequence[list[int]]], list[list[int]]]
 
 
 def transformers_engine(directory: Path, is_a8w8: bool) -> Generate:
-    """Greedy generation with transformers, in bfloat16 or with A8W8 imitated."""
+    """Greedy generation with transformers, in bfloat16 or with simulated A8W8."""
     model = load_model(directory, is_a8w8)
     pad_id = model.generation_config.pad_token_id
     end_ids = set(model.generation_config.eos_token_id)
@@ -77,7 +77,7 @@ def score(
     dialogues: Sequence[Dialogue],
     num_misses_shown: int,
 ) -> tuple[int, int]:
-    """How many turns match whole, and how many by their answer after the thinking block."""
+    """Numbers of turns that match completely, and by their answer after the thinking block."""
     encoded = encode_dialogues(tokenizer, dialogues)
     completions = generate([prompt for prompt, _ in encoded])
     end_ids = set(tokenizer.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
@@ -98,7 +98,7 @@ def score(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path, nargs="?", default=ROOT / "qwen3_a8w8" / "demo")
-    parser.add_argument("--engine", choices=("bf16", "imitated", "a8w8"), action="append")
+    parser.add_argument("--engine", choices=("bf16", "simulated", "a8w8"), action="append")
     parser.add_argument("--task", choices=list(TASKS), action="append")
     parser.add_argument("--count", type=int, default=200, help="dialogues of each task")
     parser.add_argument("--seed", type=int, default=7)
@@ -109,13 +109,13 @@ def main() -> None:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     tasks: dict[str, dict[str, float]] = {task: {} for task in args.task or TASKS}
     results = {"count": args.count, "seed": args.seed, "tasks": tasks}
-    engines = args.engine or ["bf16", "imitated"]
+    engines = args.engine or ["bf16", "simulated"]
     for engine in engines:
         began = time.monotonic()
         generate = (
             a8w8_engine(args.model)
             if engine == "a8w8"
-            else transformers_engine(args.model, is_a8w8=engine == "imitated")
+            else transformers_engine(args.model, is_a8w8=engine == "simulated")
         )
         for task in tasks:
             dialogues = held_out(task, args.count, args.seed)

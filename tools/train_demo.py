@@ -2,8 +2,8 @@
 
 One seeded run: corpus, tokenizer, model, 23 million tokens with the padding, less
 than an hour on two cores with AMX. Two processes of one thread each share every step;
-on a machine with other work they lose less time to each other than two threads
-would. A broken run goes on from the last checkpoint in ``--work-dir``.
+under other load they wait less for each other than two threads would. An interrupted
+run continues from the last checkpoint in ``--work-dir``.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def save_checkpoint(
 
 
 def write_model(model: Qwen3ForCausalLM, directory: Path) -> None:
-    """Write weights in bfloat16 and the two configs as Qwen3's checkpoints have them."""
+    """Write weights in bfloat16 and the two configs in the format of Qwen3's checkpoints."""
     directory.mkdir(parents=True, exist_ok=True)
     config: Qwen3Config = model.config
     copy = Qwen3ForCausalLM(config)
@@ -178,7 +178,7 @@ def write_model(model: Qwen3ForCausalLM, directory: Path) -> None:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Make tokenizer and corpus in the working directory unless they are there."""
+    """Create tokenizer and corpus in the working directory unless they exist."""
     args.work_dir.mkdir(parents=True, exist_ok=True)
     tokenizer_dir = args.work_dir / "tokenizer"
     if not (tokenizer_dir / "tokenizer.json").exists():

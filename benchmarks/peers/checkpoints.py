@@ -1,4 +1,4 @@
-"""Makes the one random checkpoint, and its copy in the format of each engine."""
+"""Creates the random checkpoint, and its copy in the format of each engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ W8A8, BF16, GGUF, OPENVINO = "w8a8", "bf16", "q8_0.gguf", "openvino"
 
 
 def prepare(shape: str, directory: Path, peers: Mapping[str, Path], root: Path) -> None:
-    """Writes what the peers need and what isn't there yet.
+    """Writes the missing checkpoints of the peers.
 
     Args:
         shape: a published size.

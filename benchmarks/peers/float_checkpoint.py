@@ -1,6 +1,6 @@
-"""Writes a W8A8 checkpoint's weights as plain bf16, for engines that bring their own format.
+"""Writes a W8A8 checkpoint's weights as plain bf16, for engines with their own format.
 
-`w = w_q * w_scale`, rounded to bf16: from it every engine quantises what it runs, so that all
+`w = w_q * w_scale`, rounded to bf16: every engine quantises its own weights from it, so that all
 have the same weights to within their formats.
 """
 

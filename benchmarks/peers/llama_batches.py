@@ -88,7 +88,7 @@ class LlamaBatches:
         return Generated(token_ids, instants)
 
     def _decode(self, chunks: Sequence[Sequence[int]], position: int) -> list[int]:
-        """Runs one batch; gives the rows that have logits."""
+        """Runs one batch; returns the rows that have logits."""
         batch = self._batch
         row = 0
         last_rows = []

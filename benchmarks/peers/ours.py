@@ -1,7 +1,7 @@
 """This project's engine, in its own process, without Ray.
 
-With its defaults, apart from weights in the process's own memory: that is where all peers have
-theirs, and a page cache that is slower than that would be measured instead.
+With its defaults, except that weights are in the process's own memory, as in all peers: otherwise a
+slower page cache would be measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""transformers in bf16 with eager PyTorch: what everybody has without a special engine."""
+"""transformers in bf16 with eager PyTorch: the baseline without a special engine."""
 
 from __future__ import annotations
 

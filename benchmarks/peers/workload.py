@@ -1,7 +1,7 @@
-"""What every engine is asked to do, and how it is timed. Standard library only.
+"""The workload of every engine, and its timing. Standard library only.
 
 An engine has one method, `generate`: greedy tokens for prompts of equal length, and the
-instants at which they were there. From these come all three figures: the time of a prompt
+times at which they arrived. All three figures are computed from these: the time of a prompt
 alone, of a decode step alone, and of a decode step of the whole batch.
 """
 
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 RESULT_MARK = "PEER_RESULT "
-"""Begins the line with the result; engines print much else."""
+"""Prefix of the line with the result; engines print other lines too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Workload:
 
     @property
     def max_tokens_per_sequence(self) -> int:
-        """Room that the longest sequence needs."""
+        """Length of the longest sequence."""
         num_steps = self.warmup_steps + max(self.b1_steps, self.b16_steps)
         return max(self.prefill_tokens, self.context_tokens + num_steps) + 1
 
@@ -68,7 +68,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """What `generate` gives.
+    """Result of `generate`.
 
     Attributes:
         token_ids: one list per prompt.
@@ -154,5 +154,5 @@ def run_adapter(
         "peak_resident_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
     print(f"\n{RESULT_MARK}{json.dumps(result)}", flush=True)
-    # Some engines hang or crash while their threads are torn down; nothing is left to do.
+    # Some engines hang or crash while their threads are torn down; the work is done.
     os._exit(0)

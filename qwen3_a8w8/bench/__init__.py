@@ -1,5 +1,5 @@
-"""Benchmarks of this machine: every figure beside the limit that it is held against.
+"""Benchmarks of this machine: every figure with the limit that it is compared with.
 
-`machine.py` measures the limits, `kernels.py` and `engine.py` what is held against
-them, `report.py` writes both. Nothing here decides what is fast enough.
+`machine.py` measures the limits, `kernels.py` and `engine.py` the figures, `report.py`
+writes both. There are no thresholds.
 """

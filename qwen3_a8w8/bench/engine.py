@@ -1,14 +1,14 @@
 """Measures the whole engine on a checkpoint: prefill, then decoding in a batch of 1 or 16.
 
-Two parts. A prompt alone gives time to first token and prefill speed; then a batch whose
-sequences have `context` tokens each decodes, and the steps in which all of them took part
-and nothing was prefilled give the time per token. The first such step isn't counted.
+Two parts. A single prompt gives time to first token and prefill speed; then a batch whose
+sequences have `context` tokens each decodes, and the steps that decode all of them without
+any prefill give the time per token. The first such step isn't counted.
 
 Floor of a decode step: the linears' weights and scales read once, or their multiply-adds
 at the int8 peak if that takes longer; plus lm_head and the batch's keys and values read
 once. Floor of a prefill: the same over the prompt, the multiply-adds counted for every
-token, the keys and values left out. Limits and ratios as in `kernels.py`. Weights from a
-packed file are read by a plain loop, too, and the step has a second floor at that rate.
+token, without keys and values. Limits and ratios as in `kernels.py`. Weights from a packed
+file are also read by a plain loop, and the step has a second floor at that rate.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ _NUM_PREFILLS = 3
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What is run.
+    """The workload of a run.
 
     Attributes:
         batch_size: sequences that decode together, 1 or 16.
-        prompt_tokens: length of the prompt that is timed alone.
+        prompt_tokens: length of the prompt that is timed separately.
         new_tokens: decode steps of the batch, at least 3.
         context_tokens: length of the batch's sequences before they decode.
     """
@@ -74,7 +74,7 @@ class Workload:
         return max(self.prompt_tokens + 2, self.context_tokens + self.new_tokens + 1)
 
     def engine_config(self, base: EngineConfig) -> EngineConfig:
-        """`base` with a cache that is just large enough."""
+        """`base` with a cache of exactly the needed size."""
         blocks_per_seq = -(-self.longest // base.block_size)
         return replace(
             base,
@@ -88,13 +88,13 @@ class Workload:
 class _Step:
     num_prefilled: int
     num_rows: int
-    begin: float
+    start: float
     end: float
     device_s: float
 
 
 class RecordingRunner:
-    """Passes everything on to a runner and keeps when each step began and ended."""
+    """Forwards everything to a runner and records start and end of each step."""
 
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
@@ -107,16 +107,16 @@ class RecordingRunner:
 
     def execute(self, plan: StepPlan) -> StepResult:
         """Runs and times a step."""
-        begin = time.perf_counter()
+        start = time.perf_counter()
         result = self._runner.execute(plan)
         end = time.perf_counter()
         num_prefilled = sum(chunk.num_tokens for chunk in plan.prefill)
         num_rows = len(plan.decode.rows) if plan.decode is not None else 0
-        self.steps.append(_Step(num_prefilled, num_rows, begin, end, result.device_time_s))
+        self.steps.append(_Step(num_prefilled, num_rows, start, end, result.device_time_s))
         return result
 
     def prepare_grammar(self, structured: StructuredOutput) -> None:
-        """Has the runner compile a form."""
+        """Lets the runner compile a grammar."""
         self._runner.prepare_grammar(structured)
 
     def close(self) -> None:
@@ -138,9 +138,9 @@ def bench_engine(
         runner: warm, made with `workload.engine_config`.
         config: that configuration.
         model: the checkpoint's architecture.
-        machine: the limits, measured anew before and after.
+        machine: the limits, measured again before and after.
         workload: what to run.
-        weights: a packed file in memory, if that is where they come from.
+        weights: the packed file in memory if the weights come from one.
 
     Returns:
         The result's fields; times in seconds.
@@ -188,9 +188,9 @@ def bench_engine(
 
 
 def resident_bytes() -> dict[str, int]:
-    """Memory of this process that lies in RAM, now and at most, and how much of it in huge pages.
+    """Resident memory of this process, current and peak, and its share in huge pages.
 
-    Mapped weights count.
+    Includes mapped weights.
     """
     fields = _kib_fields(_STATUS)
     rollup = _kib_fields(_ROLLUP)
@@ -217,9 +217,9 @@ def _first_token_s(engine: Engine, model: ModelConfig, workload: Workload, seed:
         _prompt(model, workload.prompt_tokens, seed),
         SamplingParams(temperature=0, max_tokens=1, ignore_eos=True),
     )
-    begin = time.perf_counter()
+    start = time.perf_counter()
     engine.generate([request])
-    return time.perf_counter() - begin
+    return time.perf_counter() - start
 
 
 def _prefill_s(steps: list[_Step]) -> float:
@@ -284,12 +284,12 @@ def _decode_figures(
     weights_gbps: float | None,
 ) -> dict[str, float]:
     pairs = list(itertools.pairwise(steps))
-    # From one step's end to the next one's: what a client waits for a token.
+    # From the end of a step to the end of the next: the time a client waits for a token.
     intervals = [later.end - earlier.end for earlier, later in pairs]
-    gaps = [later.begin - earlier.end for earlier, later in pairs]
+    gaps = [later.start - earlier.end for earlier, later in pairs]
     device = [later.device_s for _, later in pairs]
     tpot_s, best_s = statistics.median(intervals), min(intervals)
-    # The context grows by one token per step; the middle step stands for all.
+    # The context grows by one token per step; the middle step is their average.
     context = workload.context_tokens + (workload.new_tokens + 1) / 2
     token_bytes = kv_block_bytes(model, 1, is_bf16=config.has_bf16_kv_cache)
     kv_bytes = workload.batch_size * context * token_bytes

@@ -1,17 +1,17 @@
-"""Measures the matrix products of a model's shape, each as a callable of its own.
+"""Measures the matrix products of a model's shape, each as a separate callable.
 
 A dispatch runs one linear over several copies of its weight, one after the other, so
-that every copy has left all caches before it is read again, as the weights of a model
-have. Time per linear = time of the dispatch / copies; what the dispatch adds (one
-quantisation, one tiny projection that makes its result an output) counts.
+that every copy is evicted from all caches before it is read again, as in a model.
+Time per linear = time of the dispatch / copies; the overhead of the dispatch (one
+quantisation, one tiny projection that makes its result an output) is included.
 
 Floor of an int8 linear: the larger of reading its weight and scales once, and its
 multiply-adds at the measured int8 peak. Activations are small enough to stay in a
 cache and aren't counted. Floor of lm_head (bfloat16): reading it once.
 
-`roofline_ratio` = floor at the best limits seen in the run / best time: what the kernel
-does when nobody disturbs it. `median_roofline_ratio` = floor at the median limits / median
-time. Best is never compared with median.
+`roofline_ratio` = floor at the best limits seen in the run / best time: the kernel on an
+undisturbed machine. `median_roofline_ratio` = floor at the median limits / median time.
+Best is never compared with median.
 """
 
 from __future__ import annotations
@@ -33,27 +33,27 @@ from qwen3_a8w8.kernels.program import ConstLayout, Ref
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT32, Dim, In, Out, Static
 
 ROW_COUNTS = (1, 16, 512)
-"""Rows of activations: a decode step alone and in a batch, and a prefill chunk."""
+"""Rows of activations: a decode step in a batch of 1 and of 16, and a prefill chunk."""
 
 MAX_LM_HEAD_ROWS = 16
-"""The engine computes logits of at most a batch."""
+"""The engine computes logits of at most one batch."""
 
 ROWS = Dim("ROWS")
 IN, OUT, WIDTH = Static("IN"), Static("OUT"), Static("WIDTH")
-_PROBED = 16  # results that become an output; a multiple of the kernels' blocks
+_NUM_OUTPUTS = 16  # results that become an output; a multiple of the kernels' blocks
 
 Activations = Annotated[Ref, In(FLOAT32, ROWS, IN)]
 Indices = Annotated[Ref, In(INT32, 1)]
-Probed = Annotated[Ref, Out(FLOAT32, 1, _PROBED)]
+Projected = Annotated[Ref, Out(FLOAT32, 1, _NUM_OUTPUTS)]
 
 
-def plain_linears(ops: Ops, x: Activations, indices: Indices, probed: Probed) -> Ref:
+def plain_linears(ops: Ops, x: Activations, indices: Indices, projected: Projected) -> Ref:
     """One int8 linear per copy of the weight, each on the same rows (as qkv and gate_up)."""
     x_q, x_scale = ops.quantize(x)
     for copy in range(ops.dims["COPIES"]):
         weight = ops.linear_weight(f"copy{copy}", ops.dims["OUT"], ops.dims["IN"])
         y = ops.linear(x_q, x_scale, weight)
-    return _probe(ops, y, indices, probed)
+    return _project(ops, y, indices, projected)
 
 
 def residual_linears(
@@ -61,7 +61,7 @@ def residual_linears(
     x: Activations,
     residual: Annotated[Ref, In(FLOAT32, ROWS, OUT)],
     indices: Indices,
-    probed: Probed,
+    projected: Projected,
 ) -> Ref:
     """The same with the result added to a residual (as o and down)."""
     x_q, x_scale = ops.quantize(x)
@@ -69,7 +69,7 @@ def residual_linears(
     for copy in range(ops.dims["COPIES"]):
         weight = ops.linear_weight(f"copy{copy}", ops.dims["OUT"], ops.dims["IN"])
         y = ops.linear_add(x_q, x_scale, weight, y)
-    return _probe(ops, y, indices, probed)
+    return _project(ops, y, indices, projected)
 
 
 def lm_head(
@@ -99,14 +99,14 @@ def bench_kernels(
 
     Args:
         config: the shape.
-        backend: what computes.
-        machine: the limits; measured anew before every linear, so that they are the best of
+        backend: runs the kernels.
+        machine: the limits; measured again before every linear, so that they are the best of
             the whole run.
-        memory_bytes: most that the copies of one weight may take; at least two are made.
+        memory_bytes: most memory for the copies of one weight; there are at least two.
         row_counts: rows of activations.
-        min_repeats: dispatches of each case at least, after one that isn't counted.
-        min_seconds: time spent on each case at least.
-        on_progress: told what comes next.
+        min_repeats: least dispatches of each case, after one that isn't counted.
+        min_seconds: least time spent on each case.
+        on_progress: called with the name of the next linear.
 
     Returns:
         One entry per linear and row count; times in seconds.
@@ -180,9 +180,11 @@ def _linears(
     yield "lm_head", lm_head, (config.vocab_size, width)
 
 
-def _probe(ops: Ops, y: Ref, indices: Ref, probed: Ref) -> Ref:
-    weight = ops.constant("probe", BFLOAT16, (_PROBED, ops.dims["OUT"]), ConstLayout.LM_HEAD)
-    return ops.lm_head(ops.gather_rows(y, indices), weight, probed)
+def _project(ops: Ops, y: Ref, indices: Ref, projected: Ref) -> Ref:
+    weight = ops.constant(
+        "projection", BFLOAT16, (_NUM_OUTPUTS, ops.dims["OUT"]), ConstLayout.LM_HEAD
+    )
+    return ops.lm_head(ops.gather_rows(y, indices), weight, projected)
 
 
 def _weight_bytes(fn: Callable[..., Any], shape: tuple[int, int]) -> int:
@@ -196,7 +198,7 @@ def _num_copies(weight_bytes: int, memory_bytes: int) -> int:
 
 
 def _bind(compiled: CompiledCallable, backend: CpuBackend) -> None:
-    """Packs a random constant of each kind as often as it is needed."""
+    """Packs a random constant of each shape for every use."""
     gen = torch.Generator().manual_seed(0)
     sources: dict[tuple[int, ...], Tensor] = {}
     constants: dict[str, Any] = {}
@@ -205,7 +207,7 @@ def _bind(compiled: CompiledCallable, backend: CpuBackend) -> None:
         if shape not in sources:
             sources[shape] = _random(ref, shape, gen)
         packed = backend.pack(ref, sources[shape])
-        # What is kept as it is would be one and the same memory for all copies.
+        # An unpacked constant would share its memory among all copies.
         constants[name] = packed.clone() if packed is sources[shape] else packed
     compiled.bind(constants)
 
@@ -228,7 +230,7 @@ def _arguments(fn: Callable[..., Any], shape: tuple[int, int], rows: int) -> dic
     if fn is residual_linears:
         arguments["residual"] = torch.zeros(rows, num_out)
     arguments["indices"] = torch.zeros(1, dtype=torch.int32)
-    return {**arguments, "probed": torch.empty(1, _PROBED)}
+    return {**arguments, "projected": torch.empty(1, _NUM_OUTPUTS)}
 
 
 def _time(
@@ -237,7 +239,7 @@ def _time(
     compiled(**arguments)
     times: list[float] = []
     while len(times) < min_repeats or sum(times) < min_seconds:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         compiled(**arguments)
-        times.append(time.perf_counter() - begin)
+        times.append(time.perf_counter() - start)
     return times

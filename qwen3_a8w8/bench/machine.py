@@ -1,7 +1,7 @@
-"""What the machine can do at most: bytes read and int8 products per second.
+"""Limits of the machine: bytes read and int8 products per second.
 
-Both are measured in the run whose figures are held against them, since clock rates
-and neighbours change from one to the next.
+Both are measured in the run whose figures are compared with them, since clock rates
+and other load change between runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 
 MIN_BUFFER_BYTES = 1 << 30
-"""A shared cache may be hundreds of MiB large; what is read has to be larger."""
+"""A shared cache may have hundreds of MiB; the buffer must be larger."""
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_PREFETCH_BYTES = (0, 2048, 4096)  # which is best depends on the machine; the best is the limit
+_PREFETCH_BYTES = (0, 2048, 4096)  # the best one depends on the machine and is the limit
 _PASSES = 5
 _FOOTPRINT_PASSES = 3
 _MULTIPLY_ROUNDS = 500_000  # some 10 to 40 ms per pass on any instruction path
@@ -27,7 +27,7 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 class Machine:
-    """The limits: what the machine did at best, and what it usually does.
+    """The limits: the machine's best and median rates.
 
     Attributes:
         read_gbps: 1e9 bytes per second that all threads together read from memory; best seen.
@@ -39,7 +39,7 @@ class Machine:
 
         Args:
             backend: whose threads and instruction path are measured.
-            free_bytes: memory that may be taken for a moment, at most half of it is.
+            free_bytes: free memory, of which at most half is used temporarily.
         """
         self._backend = backend
         wanted = max(MIN_BUFFER_BYTES, 2 * last_level_cache_bytes())
@@ -50,7 +50,7 @@ class Machine:
         self.measure()
 
     def measure(self) -> None:
-        """Measures again; spread over a run, this tells its best from its usual moments."""
+        """Measures again; several measurements in a run give its best and its median."""
         reads = [
             [
                 rate / 1e9
@@ -67,32 +67,32 @@ class Machine:
 
     @property
     def median_read_gbps(self) -> float:
-        """Like `read_gbps`, of a usual moment of the run."""
+        """Like `read_gbps`, the median over the run."""
         return median(read for read, _ in self._typical)
 
     @property
     def median_int8_tmacs(self) -> float:
-        """Like `int8_tmacs`, of a usual moment of the run."""
+        """Like `int8_tmacs`, the median over the run."""
         return median(products for _, products in self._typical)
 
     def read_gbps_of(self, memory: NDArray[np.uint8]) -> float:
-        """1e9 bytes per second that a plain loop of all threads reads of this memory, at best.
+        """1e9 bytes per second at which all threads read this memory in a plain loop; best seen.
 
-        Memory of many GiB may be slower than the buffer of `read_gbps`: it lies in other pages
-        and less of it in a shared cache.
+        Memory of many GiB may be slower than the buffer of `read_gbps`: it has other pages
+        and a smaller share of it is in a shared cache.
 
         Args:
             memory: [bytes] uint8.
         """
         seconds = []
         for _ in range(_FOOTPRINT_PASSES):
-            begin = time.perf_counter()
+            start = time.perf_counter()
             self._backend.checksum(memory.ctypes.data, memory.nbytes)
-            seconds.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - start)
         return memory.nbytes / min(seconds) / 1e9
 
     def floor_s(self, num_bytes: float, num_macs: float, read_gbps: float | None = None) -> float:
-        """Seconds that reading or multiplying takes at best, whichever takes longer.
+        """Least seconds for reading or multiplying, whichever takes longer.
 
         Args:
             num_bytes: bytes read from memory.
@@ -103,13 +103,13 @@ class Machine:
         return max(num_bytes / (rate * 1e9), num_macs / (self.int8_tmacs * 1e12))
 
     def median_floor_s(self, num_bytes: float, num_macs: float) -> float:
-        """Like `floor_s`, at a usual moment of the run."""
+        """Like `floor_s`, at the median rates of the run."""
         return max(
             num_bytes / (self.median_read_gbps * 1e9), num_macs / (self.median_int8_tmacs * 1e12)
         )
 
     def as_dict(self) -> dict[str, float]:
-        """For the JSON."""
+        """JSON-ready fields."""
         return {
             "read_gbps": self.read_gbps,
             "int8_tmacs": self.int8_tmacs,
@@ -119,7 +119,7 @@ class Machine:
 
 
 def last_level_cache_bytes() -> int:
-    """Size of the largest cache; 64 MiB where the kernel doesn't tell."""
+    """Size of the largest cache; 64 MiB if the kernel doesn't report it."""
     sizes = []
     for path in _CACHES.glob("index*/size"):
         text = path.read_text().strip()

@@ -1,4 +1,4 @@
-"""Where a figure comes from: code, versions and machine, for the JSON of a benchmark."""
+"""Provenance of a figure: code, versions and machine, for the JSON of a benchmark."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _CPUINFO = Path("/proc/cpuinfo")
 
 
 def provenance(backend: Backend, *, model: str, fingerprint: str | None) -> dict[str, Any]:
-    """Everything that a reader needs to judge or repeat a figure.
+    """Everything needed to assess or reproduce a figure.
 
     Args:
-        backend: what computes.
-        model: directory or shape as the user gave it.
-        fingerprint: of the checkpoint; None where only a shape was measured.
+        backend: runs the kernels.
+        model: directory or shape as passed by the user.
+        fingerprint: of the checkpoint; None if only a shape was measured.
     """
     return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -38,7 +38,7 @@ def provenance(backend: Backend, *, model: str, fingerprint: str | None) -> dict
 
 
 def cpu_model() -> str:
-    """The processor's name as the kernel knows it."""
+    """The processor's name as reported by the kernel."""
     if _CPUINFO.is_file():
         for line in _CPUINFO.read_text().splitlines():
             if line.startswith("model name"):

@@ -1,7 +1,7 @@
 """Writes the results of a benchmark: a table for people, JSON for scripts.
 
-The JSON is `{"provenance": {...}, "machine": {...}, "results": [{...}]}`; what the
-fields of a result mean is written where they are made.
+The JSON is `{"provenance": {...}, "machine": {...}, "results": [{...}]}`; `kernels.py`
+and `engine.py` document the fields of their results.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KERNEL_COLUMNS = {
     "of\nmedians": "{median_roofline_ratio:.2f}",
 }
 PACKED_ROW = "plain read of weights"
-"""Only of weights that come from a packed file."""
+"""Only for weights from a packed file."""
 ENGINE_ROWS = {
     "batch, prompt, context": "{m}, {prompt_tokens}, {context_tokens} tokens",
     "time to first token": "{ttft_ms:.2f} ms",
@@ -60,7 +60,7 @@ def print_kernels(title: str, machine: Mapping[str, float], results: Sequence[Re
     table = _table(title, machine, *KERNEL_COLUMNS)
     for result in results:
         fields = _in_small_units(result)
-        table.add_row(*(form.format_map(fields) for form in KERNEL_COLUMNS.values()))
+        table.add_row(*(template.format_map(fields) for template in KERNEL_COLUMNS.values()))
     Console().print(table)
 
 
@@ -74,10 +74,10 @@ def print_engine(title: str, machine: Mapping[str, float], result: Result) -> No
     """
     table = _table(title, machine, "what", "measured")
     fields = _in_small_units(result)
-    for label, form in ENGINE_ROWS.items():
+    for label, template in ENGINE_ROWS.items():
         if label == PACKED_ROW and "weights_read_gbps" not in result:
             continue
-        table.add_row(label, form.format_map(fields))
+        table.add_row(label, template.format_map(fields))
     Console().print(table)
 
 
@@ -88,7 +88,7 @@ def _table(title: str, machine: Mapping[str, float], *headings: str) -> Table:
     )
     table = Table(title=title, caption=f"limits: {limits}", box=SIMPLE_HEAD, pad_edge=False)
     for heading in headings:
-        # Wrapped rather than cut off on a narrow terminal: half a figure is worse than none.
+        # Wrapped, not truncated, on a narrow terminal: half a figure is worse than none.
         table.add_column(heading, overflow="fold")
     return table
 
@@ -116,7 +116,7 @@ def write_json(
 
 
 def check_writable(path: Path | None) -> None:
-    """Refuses a target for the JSON before minutes are spent on measuring.
+    """Rejects an invalid target for the JSON before minutes are spent on measuring.
 
     Raises:
         ConfigError: its directory doesn't exist.

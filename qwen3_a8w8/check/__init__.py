@@ -1,6 +1,6 @@
-"""The quality gate: is what a model answers still what it should answer?
+"""The quality gate: compares a model's outputs with references and limits.
 
-`run.py` holds the checks together; `prompts.py` is the fixed material, `repetition.py`
-finds loops, `reference.py` is the float model, `report.py` the result and its limits,
-`startup.py` the small self-check of experimental flags. Knows no terminal.
+`run.py` runs the checks; `prompts.py` is the fixed material, `material.py` encodes it,
+`repetition.py` finds loops, `reference.py` is the float model, `report.py` the result and
+its limits, `matrix.py` the comparison of experimental flags. Doesn't print.
 """

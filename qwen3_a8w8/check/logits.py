@@ -1,4 +1,4 @@
-"""Log-probabilities that a runner gives for whole sequences, one prefill each."""
+"""Logits of a runner for whole sequences, one prefill each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def sequence_logits(runner: ModelRunner, token_ids: Sequence[int]) -> torch.Tens
     """Logits of every position of one sequence.
 
     Args:
-        runner: idle; its cache blocks from 1 on are overwritten.
+        runner: idle; its cache blocks from block 1 are overwritten.
         token_ids: no longer than the cache and the model's context.
 
     Returns:

@@ -17,7 +17,7 @@ NUM_PROMPTS = len(PROMPTS)
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What a check is made with.
+    """Prompts and texts of a check.
 
     Attributes:
         prompts: 16 prompts, one full batch.
@@ -42,7 +42,7 @@ class Material:
 
     @classmethod
     def of_model(cls, directory: Path) -> Material:
-        """The fixed prompts and texts in a model's tokens, as chat turns if it has a template.
+        """Encodes the fixed prompts and texts for a model, as chat turns if it has a template.
 
         Raises:
             CheckpointError: it has no tokenizer.
@@ -61,16 +61,16 @@ class Material:
 
 
 def write_golden(path: Path, outputs: Sequence[Sequence[int]]) -> None:
-    """Saves outputs for later runs to compare with."""
+    """Saves outputs for comparison in later runs."""
     content = {"prompt_set": VERSION, "outputs": [list(ids) for ids in outputs]}
     path.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 
 def read_golden(path: Path) -> list[list[int]]:
-    """Reads what `write_golden` saved.
+    """Reads outputs saved by `write_golden`.
 
     Raises:
-        ConfigError: the file can't be read, or is of another set of prompts.
+        ConfigError: the file can't be read, or has another prompt set.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -80,8 +80,8 @@ def read_golden(path: Path) -> list[list[int]]:
         raise ConfigError(f"golden file {path}: can't be read: {error}") from error
     if version != VERSION or len(golden) != NUM_PROMPTS:
         raise ConfigError(
-            f"golden file {path}: is of prompt set {version} with {len(golden)} outputs, expected "
-            f"set {VERSION} with {NUM_PROMPTS}; write it anew"
+            f"golden file {path}: has prompt set {version} with {len(golden)} outputs, expected "
+            f"set {VERSION} with {NUM_PROMPTS}; write it again"
         )
     return golden
 

@@ -1,4 +1,4 @@
-"""The default and every experimental flag alone, side by side in one table."""
+"""Compares the default and every single experimental flag in one table."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def read_bench(path: Path) -> dict[tuple[str, ...], Mapping[str, Any]]:
     """Results of `bench engine --matrix --json FILE`, by flags.
 
     Raises:
-        ConfigError: the file can't be read, or is of another benchmark.
+        ConfigError: the file can't be read, or has another benchmark's results.
     """
     try:
         results = json.loads(path.read_text(encoding="utf-8"))["results"]
@@ -74,11 +74,11 @@ def matrix_markdown(
     reports: Sequence[CheckReport],
     bench: Mapping[tuple[str, ...], Mapping[str, Any]] | None = None,
 ) -> str:
-    """The table, with what each flag does above it.
+    """The table, preceded by a description of each flag.
 
     Args:
-        reports: as `run_matrix` gives them.
-        bench: as `read_bench` gives it, for columns of speed.
+        reports: from `run_matrix`.
+        bench: from `read_bench`, for columns of speed.
     """
     default = reports[0]
     longest = max(default.tokens)
@@ -131,7 +131,7 @@ def matrix_markdown(
         if bench is not None:
             cells += _times(bench[report.flags]) if report.flags in bench else [""] * 3
         lines.append(f"| {' | '.join(cells)} |")
-    lines += ["", "Made on a quiet machine by", "", "```", *_commands(default.model), "```"]
+    lines += ["", "Measured on an idle machine by", "", "```", *_commands(default.model), "```"]
     lines += ["", "## Tried and left out", ""]
     lines += [f"- `{name}`: {reason}" for name, reason in LEFT_OUT.items()]
     return "\n".join(lines) + "\n"
@@ -155,6 +155,6 @@ def _times(result: Mapping[str, Any]) -> list[str]:
 
 
 def _own_problems(report: CheckReport) -> list[str]:
-    """Problems but that a flag which changes output changes output."""
+    """Problems, except changed outputs for a flag that changes output."""
     changes_output = any(FLAGS[name].changes == "output" for name in report.flags)
     return [p for p in report.problems if not (changes_output and "golden file" in p)]

@@ -1,13 +1,13 @@
 """The fixed material of the check: prompts to answer and texts to predict.
 
-Changing a line changes every number that was reported before; add a new version
-of the set instead. Half Chinese, half English, sixteen prompts: one full batch.
+Changing a line invalidates all numbers reported before; add a new version of the
+set instead. Half Chinese, half English, sixteen prompts: one full batch.
 """
 
 from __future__ import annotations
 
 VERSION = 1
-"""Goes into every report and every golden file."""
+"""Version of the set, in every report and every golden file."""
 
 PROMPTS: tuple[str, ...] = (
     "What is the capital of France? Answer in one word.",

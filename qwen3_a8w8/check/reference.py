@@ -1,8 +1,7 @@
 """The float32 model, layer by layer from its checkpoint: slow, exact, small in memory.
 
-Nothing is quantised but what the checkpoint itself stores in int8. Used as the
-truth that a quantised model is held to, and to name the layer where values stop
-being finite.
+Only what the checkpoint itself stores in int8 is quantised. The reference for a
+quantised model, also used to name the layer where values stop being finite.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ class FloatReference:
     """A checkpoint run in float32.
 
     Args:
-        checkpoint: open. Weights of floating-point checkpoints are taken as they are stored.
+        checkpoint: open. Weights of floating-point checkpoints are used as stored.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -33,7 +32,7 @@ class FloatReference:
         self._config = checkpoint.config
 
     def final_hidden(self, sequences: Sequence[Sequence[int]]) -> list[Tensor]:
-        """What the lm_head reads, `[num_tokens, hidden]` float32 for each sequence."""
+        """The input of the lm_head, `[num_tokens, hidden]` float32 for each sequence."""
         hidden = self._embed(sequences)
         rope = rotary_tables(self._config, max(map(len, sequences)))
         for layer in range(self._config.num_layers):
@@ -44,7 +43,7 @@ class FloatReference:
         return [x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + eps) * norm for x in hidden]
 
     def lm_head(self) -> Tensor:
-        """`[vocab, hidden]`, as stored up to bfloat16."""
+        """`[vocab, hidden]`, rounded to bfloat16 at most."""
         is_tied = self._config.tie_word_embeddings
         return self._checkpoint.tensor(names.EMBED_TOKENS if is_tied else names.LM_HEAD)
 
@@ -87,16 +86,16 @@ class FloatReference:
 
 
 def log_softmax_rows(hidden: Tensor, lm_head: Tensor, *, rows: int = 32) -> Iterator[Tensor]:
-    """Log-probabilities in pieces, so that no `[num_tokens, vocab]` has to exist.
+    """Log-probabilities in chunks of rows, so that `[num_tokens, vocab]` is never allocated.
 
     Args:
         hidden: `[num_tokens, hidden]` float32.
         lm_head: `[vocab, hidden]`.
-        rows: tokens per piece.
+        rows: tokens per chunk.
 
     Yields:
         `[rows or fewer, vocab]` float32.
     """
     table = lm_head.float()
-    for piece in torch.split(hidden, rows):
-        yield torch.log_softmax(piece @ table.T, dim=-1)
+    for chunk in torch.split(hidden, rows):
+        yield torch.log_softmax(chunk @ table.T, dim=-1)

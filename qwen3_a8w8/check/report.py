@@ -1,4 +1,4 @@
-"""What a check found, and when that is a failure."""
+"""The result of a check, and the limits for failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a check fails.
+    """Limits beyond which a check fails.
 
     Attributes:
         max_repetition: largest share of prompts whose output may loop.
-        min_agreement: least share of tokens on which the float model's first choice is the same.
+        min_agreement: least top-1 agreement with the float model, as a share of tokens.
         max_kl: largest mean KL divergence from the float model, in nats per token.
         max_perplexity_ratio: largest perplexity, as a multiple of the float model's.
     """
@@ -26,14 +26,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class OutputReport:
-    """The greedy answer to one prompt.
+    """The greedy output for one prompt.
 
     Attributes:
-        token_ids: generated.
-        text: the same as text; empty without a tokenizer.
-        repetition: the first loop within so many tokens, by number of tokens; None for none.
-        agreement: share of the first tokens that are the float model's own choice, likewise;
-            None without a reference.
+        token_ids: generated ids.
+        text: decoded ids; empty without a tokenizer.
+        repetition: by number of tokens, the first repetition within them; None without one.
+        agreement: by number of tokens, the share of them that the float model chooses too; None
+            without a reference.
     """
 
     token_ids: tuple[int, ...]
@@ -50,7 +50,7 @@ class TextsReport:
         num_tokens: predictions compared.
         perplexity: of the checked model.
         reference_perplexity: of the float model; this and the following are None without one.
-        agreement: share of positions with the same first choice.
+        agreement: share of positions with the same top-1 token.
         kl: mean KL divergence of the checked model from the float model, in nats.
     """
 
@@ -63,22 +63,22 @@ class TextsReport:
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Everything.
+    """The whole result.
 
     Attributes:
         model: path of the checked model.
         fingerprint: of its checkpoint.
         format: of its checkpoint.
-        flags: experimental flags that were on.
-        backend: what computed.
+        flags: enabled experimental flags.
+        backend: description of the backend.
         prompt_set: version of the fixed material.
-        tokens: output lengths at which outputs were judged.
+        tokens: output lengths at which outputs were evaluated.
         outputs: one per prompt.
         texts: predictions on the fixed texts.
-        invariance: whether each way to compute gave the bits of the plain one, by name.
-        golden_differences: prompts whose output isn't that of the golden file, with the position
+        invariance: by way of computing, whether it gave the same bits as the plain one.
+        golden_differences: prompts whose output differs from the golden file, with the position
             of the first difference; None if there was no golden file.
-        problems: why the check failed, a sentence each; empty if it passed.
+        problems: reasons why the check failed, a sentence each; empty if it passed.
     """
 
     model: str
@@ -95,29 +95,29 @@ class CheckReport:
     problems: tuple[str, ...] = field(default=())
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """JSON-ready fields."""
         return asdict(self)
 
     def repetition_share(self, num_tokens: int) -> float:
-        """Share of the prompts whose first `num_tokens` hold a loop."""
+        """Share of the prompts with a repetition in the first `num_tokens`."""
         return _mean([output.repetition[num_tokens] is not None for output in self.outputs])
 
     def agreement(self, num_tokens: int) -> float | None:
-        """Mean share of the first `num_tokens` that the float model would have chosen too."""
+        """Mean share of the first `num_tokens` that the float model chooses too."""
         values = [output.agreement[num_tokens] for output in self.outputs]
         known = [value for value in values if value is not None]
         return _mean(known) if known else None
 
 
 def find_problems(report: CheckReport, limits: Limits) -> tuple[str, ...]:
-    """Why a report is a failure, a sentence each."""
-    problems = [f"{name} gives other bits" for name, same in report.invariance.items() if not same]
+    """Reasons why a report is a failure, a sentence each."""
+    problems = [f"{name} changes bits" for name, same in report.invariance.items() if not same]
     for tokens in report.tokens:
         share = report.repetition_share(tokens)
         if share > limits.max_repetition:
             problems.append(
-                f"{share:.0%} of the outputs repeat themselves within {tokens} tokens, at most "
-                f"{limits.max_repetition:.0%} may"
+                f"{share:.0%} of the outputs have repetitions within {tokens} tokens, at most "
+                f"{limits.max_repetition:.0%} is allowed"
             )
         agreement = report.agreement(tokens)
         if agreement is not None and agreement < limits.min_agreement:
@@ -128,7 +128,7 @@ def find_problems(report: CheckReport, limits: Limits) -> tuple[str, ...]:
     texts = report.texts
     if texts.agreement is not None and texts.agreement < limits.min_agreement:
         problems.append(
-            f"first choices on the texts agree with the float model on {texts.agreement:.1%}, at "
+            f"top-1 tokens on the texts agree with the float model on {texts.agreement:.1%}, at "
             f"least {limits.min_agreement:.1%} are needed"
         )
     if texts.kl is not None and texts.kl > limits.max_kl:

@@ -1,8 +1,8 @@
-"""Runs the quality gate on one model: answers, predictions, and equality of bits.
+"""Runs the quality gate on one model: outputs, predictions, and bit equality.
 
-The order is: greedy answers in every way to compute them (alone, in a batch of
-16, from the prefix cache, with small prefill chunks), then the float model on
-the same tokens, then the comparison. At most one model is in memory at a time.
+The order is: greedy outputs computed in every way (alone, in a batch of 16, from
+the prefix cache, with small prefill chunks), then the float model on the same
+tokens, then the comparison. At most one model is in memory at a time.
 """
 
 from __future__ import annotations
@@ -36,30 +36,32 @@ from qwen3_a8w8.llm import LLM, GenerationOutput
 from qwen3_a8w8.runner.model_runner import ModelRunner
 
 BLOCK_SIZE = 16
-"""Small, so that even short prompts have a block that the prefix cache can give."""
+"""Small, so that even short prompts have a block for the prefix cache."""
 
 SMALL_CHUNK = 16
 """Prefill chunk of the chunked run, smaller than most prompts."""
 
-Answer = tuple[tuple[int, ...], tuple[float, ...]]
-"""Token ids of one output and their log-probabilities, for comparison bit by bit."""
+Output = tuple[tuple[int, ...], tuple[float, ...]]
+"""Token ids of one output and their log-probabilities, for bitwise comparison."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckSettings:
-    """How to check.
+    """Settings of a check.
 
     Attributes:
-        tokens: output lengths at which outputs are judged; the largest is generated.
+        tokens: output lengths at which outputs are evaluated; the largest is generated.
         device: as in `EngineConfig`.
         num_threads: as in `EngineConfig`.
+        isa: as in `EngineConfig`.
         enable: experimental flags.
-        limits: when it fails.
+        limits: limits for failure.
     """
 
     tokens: tuple[int, ...] = (16, 48)
     device: str = "auto"
     num_threads: int | None = None
+    isa: str | None = None
     enable: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
@@ -87,10 +89,10 @@ def run_check(
     Args:
         model: directory of its checkpoint.
         material: prompts and texts in its tokens.
-        settings: how.
-        reference: directory of the floating-point model it was made from, if there is one.
-        golden: outputs of a former run to compare with.
-        on_stage: called with what begins.
+        settings: lengths, device, flags and limits.
+        reference: directory of the floating-point model it was quantised from, if any.
+        golden: outputs of an earlier run to compare with.
+        on_stage: called with the name of each stage at its start.
 
     Returns:
         The report; `problems` says whether it passed.
@@ -112,21 +114,22 @@ def run_check(
     engine: dict[str, Any] = {
         "device": settings.device,
         "num_threads": settings.num_threads,
+        "isa": settings.isa,
         "enable": settings.enable,
         "block_size": BLOCK_SIZE,
         "max_model_len": min(config.context_length, blocks_per_seq * BLOCK_SIZE),
         "num_kv_blocks": 2 * len(material.prompts) * blocks_per_seq + 1,
     }
     try:
-        on_stage("greedy answers")
-        answers, texts, invariance = _answers(model, material, settings, engine)
+        on_stage("greedy outputs")
+        greedy, texts, invariance = _outputs(model, material, settings, engine)
         on_stage("predictions")
         logprobs, backend = _logprobs(model, material, engine)
     except EngineDeadError as error:
         raise _not_finite(model, material, error) from error
     except ValueError as error:
         raise _not_finite(model, material, error) from error
-    outputs = [ids for ids, _ in answers]
+    outputs = [ids for ids, _ in greedy]
     agreements: list[list[bool]] | None = None
     if reference is not None:
         on_stage("float reference")
@@ -154,29 +157,29 @@ def run_check(
     return replace(report, problems=find_problems(report, settings.limits))
 
 
-def _answers(
+def _outputs(
     model: Path, material: Material, settings: CheckSettings, engine: dict[str, Any]
-) -> tuple[list[Answer], list[str], dict[str, bool]]:
+) -> tuple[list[Output], list[str], dict[str, bool]]:
     sampling = SamplingParams(temperature=0, max_tokens=max(settings.tokens), logprobs=0)
     prompts = [list(prompt) for prompt in material.prompts]
     with LLM(str(model), **engine) as llm:
         alone = [llm.generate([prompt], sampling)[0] for prompt in prompts]
-        answers = [_answer(output) for output in alone]
+        greedy = [_bits(output) for output in alone]
         cached = [llm.generate([prompt], sampling)[0] for prompt in prompts]
         batch = llm.generate_batch(prompts, sampling)
     with LLM(str(model), **engine, prefill_chunk_tokens=SMALL_CHUNK) as llm:
         chunked = llm.generate(prompts, sampling)
     can_be_cached = max(map(len, prompts)) > BLOCK_SIZE
     invariance = {
-        "a batch of 16": [_answer(output) for output in batch] == answers,
-        "the prefix cache": [_answer(output) for output in cached] == answers
+        "a batch of 16": [_bits(output) for output in batch] == greedy,
+        "the prefix cache": [_bits(output) for output in cached] == greedy
         and (any(output.num_cached_tokens for output in cached) or not can_be_cached),
-        "chunked prefill": [_answer(output) for output in chunked] == answers,
+        "chunked prefill": [_bits(output) for output in chunked] == greedy,
     }
-    return answers, [output.text for output in alone], invariance
+    return greedy, [output.text for output in alone], invariance
 
 
-def _answer(output: GenerationOutput) -> Answer:
+def _bits(output: GenerationOutput) -> Output:
     entries = output.logprobs or ()
     return output.token_ids, tuple(entry.sampled.logprob for entry in entries)
 
@@ -207,7 +210,7 @@ def _not_finite(model: Path, material: Material, error: Exception) -> Checkpoint
                     "checkpoint is damaged or its scales overflow"
                 )
     return CheckpointError(
-        f"{model}: {error}; the same weights are finite in float32, so a kernel is at fault"
+        f"{model}: {error}; the same weights are finite in float32, so a kernel is broken"
     )
 
 
@@ -236,7 +239,7 @@ def _compare(
         if checkpoint.config.vocab_size != vocab_size:
             raise CheckpointError(
                 f"{reference}: has a vocabulary of {checkpoint.config.vocab_size}, expected "
-                f"{vocab_size} as in the checked model; give the model that it was made from"
+                f"{vocab_size} as in the checked model; pass the model that it was quantised from"
             )
         model = FloatReference(checkpoint)
         hidden = model.final_hidden(sequences)
@@ -258,9 +261,9 @@ def _compare(
     )
     agreements = []
     for (prompt, ids), states in zip(pairs, hidden[len(material.texts) :], strict=True):
-        # The state before each generated token chooses it.
+        # The state before each generated token predicts it.
         choosing = states[len(prompt) - 1 : len(prompt) - 1 + len(ids)]
-        rows = [piece.argmax(dim=-1) for piece in log_softmax_rows(choosing, lm_head)]
+        rows = [chunk.argmax(dim=-1) for chunk in log_softmax_rows(choosing, lm_head)]
         agreements.append((torch.cat(rows) == torch.tensor(ids)).tolist())
     return report, agreements
 

@@ -1,7 +1,6 @@
 """Checkpoints: readers, one file per format, and the writer of the format we produce.
 
-Gives tensors in the shapes that Qwen3 has and nothing else: how a kernel packs
-them is the kernel's business. Start at `checkpoint.py`; a new format is a new
-`CheckpointReader` (`reader.py`) in a file of its own. Nothing is imported here:
-`resolve.py` is needed in processes that have no use for torch.
+Returns tensors in Qwen3's shapes; kernels decide how to pack them. Start at
+`checkpoint.py`; a new format is a new `CheckpointReader` (`reader.py`) in its own
+file. Nothing is imported here: processes without torch need `resolve.py`.
 """

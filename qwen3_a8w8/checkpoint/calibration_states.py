@@ -1,8 +1,8 @@
-"""Hidden states of the calibration data on their way through the layers.
+"""Hidden states of the calibration data, layer by layer.
 
-They pass through each layer twice: before it is quantised, to see what its
-linears are given, and after that, so that the next layer gets what it will get
-from the quantised model.
+They pass through each layer twice: before it is quantised, to observe the inputs of
+its linears, and after that, so that the next layer gets the same input as in the
+quantised model.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from qwen3_a8w8.quantization.qwen3_layer import layer_forward, rotary_tables
 
 
 class CalibrationStates:
-    """The inputs of the layer under way, in files of the quantisation under way.
+    """The inputs of the current layer, in files of the running quantisation.
 
     Args:
         config: of the model.
-        calibration: sequences of token ids; may be none.
-        progress: where the states lie.
+        calibration: sequences of token ids; may be empty.
+        progress: owns the files of the states.
     """
 
     def __init__(
@@ -40,18 +40,18 @@ class CalibrationStates:
 
     @property
     def num_bytes(self) -> int:
-        """What they take on disk: float32, the inputs of two layers."""
+        """Their size on disk: float32, the inputs of two layers."""
         return 2 * 4 * sum(self._lengths) * self._config.hidden_size
 
     def embed(self, table: Tensor) -> None:
-        """Makes the input of layer 0 from the embedding `[vocab, hidden]`."""
+        """Computes the input of layer 0 from the embedding `[vocab, hidden]`."""
         for ids, hidden in zip(self._calibration, self._sequences(0), strict=True):
             hidden.copy_(table[torch.tensor(ids)].float())
 
     def observe(
         self, layer: int, tensors: Mapping[str, Tensor], *, has_hessians: bool
     ) -> LayerStatistics:
-        """What the linears of a layer are given.
+        """Observes the inputs of a layer's linears.
 
         Args:
             layer: its index.
@@ -65,7 +65,7 @@ class CalibrationStates:
         return statistics
 
     def advance(self, layer: int, result: QuantizedLayer) -> None:
-        """Makes the input of the layer behind `layer`, with the weights as they now are."""
+        """Computes the input of the layer after `layer`, with its quantised weights."""
         dense = {name: tensor.float() for name, tensor in result.norms.items()}
         for name, linear in result.linears.items():
             dense[name] = (

@@ -1,8 +1,8 @@
 """Opens a checkpoint of any supported format.
 
 The list of formats is `READERS`; the first that recognises a directory reads
-it. Everything that config and headers can tell is checked by
-`open_checkpoint`, so that a mistake shows before a long load and not after it.
+it. `open_checkpoint` checks everything that config and headers contain, so that
+errors appear before a long load and not after it.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ READERS: Sequence[type[CheckpointReader]] = (
 
 
 class Checkpoint(SelfClosing):
-    """A checkpoint that is open and whose headers are in order.
+    """An open checkpoint with validated headers.
 
-    Tensors are read one at a time, when asked for; nothing is kept.
+    Tensors are read one at a time, on demand; nothing is cached.
 
     Attributes:
         directory: where it is.
         config: the architecture, with the eos ids of generation_config.json if there is one.
         format: "hf-float", "compressed-tensors", "modelslim" or "torchao".
-        notes: what a user should know of how it is read, a sentence each.
+        notes: what a user should know about how it is read, a sentence each.
         fingerprint: 64 hex digits that change with the config, the headers, or the contents
             (of which samples are taken, not all); they don't depend on times or the path.
     """
@@ -91,7 +91,7 @@ class Checkpoint(SelfClosing):
         Args:
             layer: 0 to `config.num_layers - 1`.
             name: one of `names.LINEAR_NAMES`.
-            is_quantized_on_load: False gives linears of a floating-point checkpoint as they are,
+            is_quantized_on_load: False returns linears of a floating-point checkpoint unchanged,
                 in their own dtype.
 
         Returns:
@@ -136,12 +136,12 @@ class Checkpoint(SelfClosing):
         return tensor
 
     def close(self) -> None:
-        """Refuses further reads. Idempotent; tensors handed out stay valid."""
+        """Refuses further reads. Idempotent; tensors read before stay valid."""
         self._reader.files.close()
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """Opens the checkpoint in a directory and checks all that can be known without reading it.
+    """Opens the checkpoint in a directory and checks everything but the tensors' values.
 
     Args:
         path: directory with config.json and safetensors files; see `resolve_model`.

@@ -1,7 +1,7 @@
 """Reads compressed-tensors checkpoints of the kind W8A8: int8 weights, int8 activations.
 
-What a linear is (int8, asymmetric, left in floating point) is decided by
-`compressed_tensors_scheme`; this module knows the tensors that follow from it.
+`compressed_tensors_scheme` decides the scheme of a linear (int8, asymmetric, floating
+point); this module reads the tensors of that scheme.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CompressedTensorsReader:
         check_tensors(self.files, config, expected, optional)
 
     def linear(self, layer: int, name: str) -> Linear:
-        """Reads one weight and its scales, as they are: q may span -128..127."""
+        """Reads one weight and its scales unchanged: q may span -128..127."""
         tensor = f"{linear_module(layer, name)}.weight"
         if self.schemes[layer, name].is_float:
             return read_float_linear(self.files, tensor)

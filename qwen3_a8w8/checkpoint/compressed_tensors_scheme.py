@@ -1,6 +1,6 @@
 """The `quantization_config` of compressed-tensors: which schemes we run, and how we write ours.
 
-Knows config.json and names of modules; opens no file.
+Uses config.json and module names only; opens no file.
 
 Source: the compressed-tensors project, `quantization/quant_config.py` (fields) and
 `utils/match.py` (how targets and ignore lists match).
@@ -25,8 +25,8 @@ SUPPORTED = (
     "or per tensor, int8 activations; lm_head and any other linear may be ignored"
 )
 
-# "naive-quantized" is the name of the same layout without the check for int8; the last stands
-# at the top when every group names its own.
+# "naive-quantized" is the name of the same layout without the check for int8; the last is the
+# top-level format if every group names its own.
 _FORMATS = (FORMAT, "naive-quantized", "mixed-precision")
 _WEIGHTS = {
     "num_bits": (8,),
@@ -42,17 +42,17 @@ _ACTIVATIONS = {
     "dynamic": (True, False, "local"),
     "symmetric": (True, False),
 }
-# What compressed-tensors assumes where a field isn't written.
+# Defaults of compressed-tensors for missing fields.
 _DEFAULTS = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": False, "strategy": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Schemes:
-    """What a quantisation config says of a model.
+    """The schemes that a quantisation config assigns to a model.
 
     Attributes:
         linears: the scheme of each linear by layer and name.
-        notes: what we do otherwise than the config says, a sentence each.
+        notes: deviations from the config, a sentence each.
     """
 
     linears: dict[tuple[int, str], LinearScheme]
@@ -106,7 +106,7 @@ def read_schemes(quantization: Mapping[str, Any], config: ModelConfig, source: s
     Raises:
         CheckpointError: names the field, what was found and what is supported.
     """
-    # Some releases nest the object once more, beside a sparsity config.
+    # Some releases nest the object once more, next to a sparsity config.
     inner = quantization.get("quantization_config")
     if isinstance(inner, dict):
         quantization = {**quantization, **inner}
@@ -205,7 +205,7 @@ def _patterns(value: object, where: str, source: str) -> list[str]:
                 re.compile(pattern.removeprefix("re:"))
             except re.error as error:
                 raise CheckpointError(
-                    f"{source}: quantization_config: {where}: {pattern!r} is no regular "
+                    f"{source}: quantization_config: {where}: {pattern!r} isn't a regular "
                     f"expression: {error}"
                 ) from error
     return value
@@ -216,10 +216,10 @@ def _matches(module: str, patterns: Iterable[str]) -> bool:
 
 
 def _best_target(module: str, patterns: Iterable[str]) -> str | None:
-    """The pattern that fits a module best: its name, a regular expression, or its class."""
+    """The pattern that matches a module best: its name, a regular expression, or its class."""
     ranked = [(_rank(module, pattern), pattern) for pattern in patterns]
     matching = [(rank, pattern) for rank, pattern in ranked if rank is not None]
-    # Of equals the first: min() keeps the order.
+    # Of equal ranks the first: min() keeps the order.
     return min(matching, key=lambda item: item[0])[1] if matching else None
 
 

@@ -1,4 +1,4 @@
-"""What goes along unchanged when a checkpoint is written anew: tokenizer, template, licence."""
+"""Files copied unchanged when a checkpoint is rewritten: tokenizer, template, licence."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Reads Hugging Face checkpoints in bf16, fp16 or fp32, quantising on load.
 
 Round to nearest, one scale per output channel, no calibration data; the rule
-is `quantization.int8.quantize_weight`. Knows no quantised format.
+is `quantization.int8.quantize_weight`. Doesn't know about quantised formats.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class HfFloatReader:
 
     @classmethod
     def recognises(cls, model: ModelFiles) -> bool:
-        """True if config.json says nothing of quantisation."""
+        """True if config.json has no quantisation."""
         return model.quantization is None
 
     def __init__(self, model: ModelFiles) -> None:

@@ -1,6 +1,6 @@
-"""The small JSON files of a checkpoint: read with errors that name the file.
+"""Reads the small JSON files of a checkpoint, with errors that name the file.
 
-Owns config.json and generation_config.json. Doesn't know weights.
+Owns config.json and generation_config.json. Doesn't know about weights.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_LAYERS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A checkpoint's directory and what its JSON files say.
+    """A checkpoint's directory and the contents of its JSON files.
 
     Attributes:
         directory: where the checkpoint is.
-        raw_config: config.json as it stands.
-        config: the architecture, with the eos ids of generation_config.json where there is one.
+        raw_config: config.json, unchanged.
+        config: the architecture, with the eos ids of generation_config.json if there is one.
     """
 
     directory: Path
@@ -33,7 +33,7 @@ class ModelFiles:
 
     @property
     def quantization(self) -> Any:
-        """What config.json says of quantisation; None for a model in floating point."""
+        """The quantisation in config.json; None for a model in floating point."""
         # The second spelling is that of the first compressed-tensors releases.
         return self.raw_config.get("quantization_config") or self.raw_config.get(
             "compression_config"
@@ -44,8 +44,8 @@ def read_model_files(directory: Path) -> ModelFiles:
     """Reads config.json and generation_config.json.
 
     Raises:
-        CheckpointError: the directory or config.json is missing, a file is no JSON object, or
-            the model isn't one that is supported.
+        CheckpointError: the directory or config.json is missing, a file isn't a JSON object, or
+            the model isn't supported.
     """
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory, expected that of a checkpoint")
@@ -88,7 +88,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """Reads a JSON file whose top level is an object.
 
     Raises:
-        CheckpointError: it can't be read, is no JSON, or is something else than an object.
+        CheckpointError: it can't be read, isn't JSON, or isn't an object.
     """
     try:
         value = json.loads(path.read_text(encoding="utf-8"))

@@ -1,11 +1,11 @@
 """Reads checkpoints of Ascend's ModelSlim: W8A8, W8A8_DYNAMIC, W8A8_MIX and FLOAT linears.
 
-`quant_model_description.json` gives every tensor a type; config.json says
-nothing. Weights are `w = (q - offset) * scale`. Static linears (W8A8) carry
-scales for their activations as well; these aren't used, since activations are
-quantised at run time, but where a static linear stores no `weight_scale`, it
-follows from them: `deq_scale = input_scale * weight_scale`. With outlier suppression
-a norm is there twice, as it was and, under `NORM.module`, as quantised linears read it.
+`quant_model_description.json` has the type of every tensor; config.json has none.
+Weights are `w = (q - offset) * scale`. Static linears (W8A8) also have scales for
+their activations; these aren't used, since activations are quantised at run time, but
+if a static linear stores no `weight_scale`, it is computed from them:
+`deq_scale = input_scale * weight_scale`. With outlier suppression a norm is stored twice:
+the original and, under `NORM.module`, the one that quantised linears read.
 
 Source: msModelSlim documentation, "Quantization Weight Format" and "Anti-Outlier".
 """
@@ -129,7 +129,7 @@ class ModelSlimReader:
         return QuantizedLinear(w_q, scale)
 
     def _check_no_bias(self, module: str) -> None:
-        """Refuses a static linear whose quant_bias holds more than the offset's correction."""
+        """Refuses a static linear whose quant_bias is more than the offset's correction."""
         files = self.files
         total = files.read(f"{module}.quant_bias").double().reshape(-1)
         offset = files.read(f"{module}.input_offset").double().reshape(-1)
@@ -140,7 +140,7 @@ class ModelSlimReader:
             raise CheckpointError(
                 f"{files.infos[f'{module}.quant_bias'].path}: tensor {module}.quant_bias: expected "
                 "-input_offset * (sum of the weights), found more: the linear has a bias, which "
-                "Qwen3 has no place for"
+                "Qwen3 doesn't have"
             )
 
     def _expect_linear(
@@ -199,7 +199,7 @@ class ModelSlimReader:
     def _expect_norms(
         self, config: ModelConfig, layer: int, optional: dict[str, ExpectedTensor]
     ) -> None:
-        """What outlier suppression adds to a layer's norms; the bias is zero if symmetric."""
+        """Expects the norms that outlier suppression adds; the bias is zero if symmetric."""
         vector = ExpectedTensor(((config.hidden_size,),), FLOAT_DTYPES)
         for norm, readers in _NORM_READERS.items():
             prefix = f"model.layers.{layer}.{norm}"
@@ -237,7 +237,7 @@ class ModelSlimReader:
         if bool(self.files.read(name).any()):
             raise CheckpointError(
                 f"{self.files.infos[name].path}: tensor {name}: expected zeros or no such tensor, "
-                "found a bias, which Qwen3 has no place for; quantise without asymmetric outlier "
+                "found a bias, which Qwen3 doesn't have; quantise without asymmetric outlier "
                 "suppression"
             )
 

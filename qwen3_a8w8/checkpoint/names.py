@@ -1,8 +1,7 @@
 """Names and shapes of the tensors of a Qwen3 dense checkpoint in Hugging Face's layout.
 
-Shapes are a function of `ModelConfig`. This module knows neither files nor
-dtypes: which dtype a tensor may have is a question of the format, that is, of
-the reader.
+Shapes are a function of `ModelConfig`. This module doesn't know about files or
+dtypes: the reader of a format decides which dtypes a tensor may have.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LAYER_NORM_NAMES = (
     "self_attn.q_norm",
     "self_attn.k_norm",
 )
-"""The norms of a decoder layer, as they are called inside it."""
+"""The norms of a decoder layer, by their names inside it."""
 
 _ATTENTION_LINEARS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _INV_FREQ = re.compile(r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq")
@@ -83,7 +82,7 @@ def linear_shape(config: ModelConfig, name: str) -> tuple[int, int]:
 
 
 def float_tensors(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of what stays in floating point: embedding, norms, lm_head if untied."""
+    """Names and shapes of the floating-point tensors: embedding, norms, lm_head if untied."""
     shapes: dict[str, tuple[int, ...]] = {EMBED_TOKENS: (config.vocab_size, config.hidden_size)}
     for layer in range(config.num_layers):
         for name in LAYER_NORM_NAMES:
@@ -105,11 +104,11 @@ def linear_weights(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def is_harmless_extra(config: ModelConfig, name: str) -> bool:
-    """Whether a tensor that the model doesn't need may lie in the checkpoint all the same.
+    """Whether the checkpoint may contain a tensor that the model doesn't need.
 
-    Rotary frequencies follow from the config; a tied lm_head is the embedding once more.
-    Anything else that is left over (a bias, another layer) would change the result if a
-    framework used it, so that ignoring it silently would be wrong.
+    Rotary frequencies are computed from the config; a tied lm_head is a copy of the embedding.
+    Any other tensor (a bias, another layer) would change the result if a framework used it, so
+    ignoring it silently would be wrong.
     """
     if name == LM_HEAD:
         return config.tie_word_embeddings

@@ -1,4 +1,4 @@
-"""A directory that appears under its name when it is complete, and not before."""
+"""A directory that appears under its name only when it is complete."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from qwen3_a8w8.errors import CheckpointError
 
 
 def check_is_new(target: Path) -> None:
-    """Checks that a directory can be made under this name.
+    """Checks that a directory can be created under this name.
 
     Raises:
         CheckpointError: there is something already, other than an empty directory.
@@ -26,17 +26,17 @@ def check_is_new(target: Path) -> None:
 
 @contextmanager
 def new_directory(target: Path, num_bytes: int) -> Iterator[Path]:
-    """Gives a directory to fill; renames it to `target` when the block ends well.
+    """Yields a directory to fill; renames it to `target` when the block succeeds.
 
     Args:
         target: the new directory; may exist if it is empty.
-        num_bytes: what will be written, for a look at the free space beforehand.
+        num_bytes: bytes to be written, to check the free space first.
 
     Yields:
-        A directory beside `target`, so that the rename stays on one file system.
+        A directory next to `target`, so that the rename stays on one file system.
 
     Raises:
-        CheckpointError: the target holds something, there is too little room, or it can't be
+        CheckpointError: the target isn't empty, there is too little space, or it can't be
             written. Nothing is left behind.
     """
     check_is_new(target)
@@ -46,8 +46,8 @@ def new_directory(target: Path, num_bytes: int) -> Iterator[Path]:
         free = shutil.disk_usage(target.parent).free
         if free < num_bytes:
             raise CheckpointError(
-                f"{target}: the checkpoint takes {num_bytes} bytes, {free} are free there; make "
-                "room or choose another target"
+                f"{target}: the checkpoint needs {num_bytes} bytes, {free} are free there; free "
+                "space or choose another target"
             )
         partial.mkdir()
         yield partial

@@ -1,10 +1,9 @@
-"""Quantises a floating-point checkpoint into a W8A8 one on disk, layer by layer.
+"""Quantises a floating-point checkpoint to a W8A8 checkpoint on disk, layer by layer.
 
 The result is a compressed-tensors checkpoint that other engines load as well.
-Memory holds one layer at a time, whatever the size of the model; a run that was
-interrupted goes on where it stopped. How a layer is quantised is the business
-of `quantize_layer.py`, how calibration data passes through the layers that of
-`calibration_states.py`.
+Memory holds one layer at a time, whatever the size of the model; an interrupted
+run continues where it stopped. `quantize_layer.py` quantises a layer,
+`calibration_states.py` passes calibration data through the layers.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class QuantizeSummary:
-    """What `quantize_checkpoint` did.
+    """The result of `quantize_checkpoint`.
 
     Attributes:
         path: the new checkpoint.
@@ -85,19 +84,19 @@ def quantize_checkpoint(
 
     One scale per output channel, stored in the dtype of the weight it belongs to. Embedding,
     lm_head, tokenizer, chat template and generation config are copied; norms too, unless they are
-    smoothed. The new directory appears under its name when it is complete and not before. A run
-    that was interrupted leaves `.NAME.partial` beside it, and the same call goes on from there.
+    smoothed. The new directory appears under its name only when it is complete. An interrupted
+    run leaves `.NAME.partial` next to it, and the same call continues from there.
 
     Args:
         src: directory of the source.
         dst: directory to create; may exist if it is empty.
-        on_progress: called with (layers done, layers in all) after every layer.
-        options: how; default: round to nearest, no calibration.
+        on_progress: called with (layers done, total layers) after every layer.
+        options: method and its parameters; default: round to nearest, no calibration.
         max_shard_bytes: most bytes of tensors in one file.
 
     Raises:
-        CheckpointError: the source can't be read or is quantised already; the target holds
-            something, or can't be written.
+        CheckpointError: the source can't be read or is quantised already; the target isn't
+            empty, or can't be written.
         ConfigError: the calibration data doesn't belong to the model.
     """
     src, dst = Path(src), Path(dst)
@@ -120,7 +119,7 @@ def quantize_checkpoint(
 
 
 class _Quantisation:
-    """One run: what it reads, where it writes, how far it is."""
+    """One run: its source, its target and its progress."""
 
     def __init__(
         self,
@@ -149,12 +148,12 @@ class _Quantisation:
             free = shutil.disk_usage(self._target.parent).free
             if progress.layers_done == 0 and free < num_bytes + self._states.num_bytes:
                 raise CheckpointError(
-                    f"{self._target}: the quantised checkpoint takes {num_bytes} bytes and the "
-                    f"calibration {self._states.num_bytes} meanwhile, {free} are free there"
+                    f"{self._target}: the quantised checkpoint needs {num_bytes} bytes and the "
+                    f"calibration temporarily {self._states.num_bytes}, {free} are free there"
                 )
             if progress.layers_done:
-                logger.info("%s: going on at layer %d", progress.directory, progress.layers_done)
-            progress.begin()
+                logger.info("%s: continuing at layer %d", progress.directory, progress.layers_done)
+            progress.start()
             with SafetensorsWriter(
                 progress.directory,
                 self._specs,
@@ -175,7 +174,7 @@ class _Quantisation:
             suggestion = self._write_other_files()
             progress.complete(self._target)
         except CheckpointError:
-            # The source or the target is at fault: there is nothing to go on with.
+            # The source or the target is invalid: there is nothing to continue.
             progress.remove()
             raise
         return QuantizeSummary(
@@ -220,7 +219,7 @@ class _Quantisation:
             if isinstance(linear, FloatLinear):
                 writer.write(weight, linear.weight)
                 continue
-            # The scales were rounded before they were used, so storing them loses nothing.
+            # The scales were rounded before use, so storing them loses nothing.
             writer.write(weight, linear.w_q)
             writer.write(f"{weight}_scale", linear.w_scale.to(dtype).unsqueeze(-1))
 

@@ -1,8 +1,8 @@
 """Quantises the linears of one layer by round to nearest, SmoothQuant and GPTQ.
 
-`LayerStatistics` gathers what the methods need while calibration sequences pass
-through the layer; `quantize_layer` does the rest. Knows tensors by their short
-names inside a layer, and no files.
+`LayerStatistics` collects what the methods need while calibration sequences pass
+through the layer; `quantize_layer` does the rest. Uses the short names of tensors
+inside a layer; doesn't know about files.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _SMOOTHED = {"attention": "input_layernorm", "mlp": "post_attention_layernorm"}
 
 
 class LayerStatistics:
-    """What is remembered of the inputs of a layer's linears.
+    """Statistics of the inputs of a layer's linears.
 
     Args:
-        has_hessians: gather sums of x^T x, `[in, in]` float32 each.
+        has_hessians: collect sums of x^T x, `[in, in]` float32 each.
     """
 
     def __init__(self, *, has_hessians: bool) -> None:
@@ -47,7 +47,7 @@ class LayerStatistics:
         self._has_hessians = has_hessians
 
     def observe(self, point: str, x: Tensor) -> None:
-        """Takes the input `[num_tokens, width]` float32 of one sequence at one point."""
+        """Adds the input `[num_tokens, width]` float32 of one sequence at one point."""
         absmax = x.abs().amax(dim=0)
         known = self.absmax.get(point)
         self.absmax[point] = absmax if known is None else torch.maximum(known, absmax)
@@ -69,7 +69,7 @@ class QuantizedLayer:
 
     Attributes:
         linears: by short name.
-        norms: the smoothed norms by short name, in the dtypes they had.
+        norms: the smoothed norms by short name, in their original dtypes.
         reports: one per linear.
     """
 
@@ -91,11 +91,11 @@ def quantize_layer(
         layer: its number.
         weights: its linears by short name, `[out, in]`, in the dtype of their future scales.
         norms: its norms by short name, in the dtype in which they are stored.
-        statistics: of its inputs, or None without calibration data. Hessians are used up.
-        options: how.
+        statistics: of its inputs, or None without calibration data. Hessians are consumed.
+        options: method and its parameters.
 
     Raises:
-        ValueError: the calibration statistics are of no use to GPTQ.
+        ValueError: GPTQ can't use the calibration statistics.
     """
     linears: dict[str, Linear] = {}
     new_norms = dict(norms)

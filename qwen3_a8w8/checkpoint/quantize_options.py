@@ -1,4 +1,4 @@
-"""What a user may choose when a checkpoint is quantised, checked as a whole."""
+"""Validated options for quantising a checkpoint."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class QuantizeOptions:
         scale_search: "absmax" or "mse"; see `quantization.int8.search_weight_scale`.
         keep_float: regular expressions, searched in module paths such as
             `model.layers.3.mlp.down_proj`; linears that match stay in floating point.
-        calibration: sequences of token ids; may be given with "rtn" too, for the report.
+        calibration: sequences of token ids; with "rtn" only used for the report.
         alpha: see `quantization.smoothing.ALPHA`; 0 to 1.
         damping: see `quantization.gptq.DAMPING`; above 0.
     """
@@ -41,7 +41,7 @@ class QuantizeOptions:
         """Checks the values.
 
         Raises:
-            ConfigError: one is out of range, or they don't go together.
+            ConfigError: a value is out of range, or values conflict.
         """
         if self.method not in METHODS:
             raise ConfigError(f"method is {self.method!r}, expected one of {', '.join(METHODS)}")
@@ -55,7 +55,7 @@ class QuantizeOptions:
                 re.compile(pattern)
             except re.error as error:
                 raise ConfigError(
-                    f"keep_float: {pattern!r} is no regular expression: {error}"
+                    f"keep_float: {pattern!r} isn't a regular expression: {error}"
                 ) from error
         if self.method != "rtn" and not self.calibration:
             raise ConfigError(
@@ -63,7 +63,7 @@ class QuantizeOptions:
                 "texts, or use method 'rtn'"
             )
         if any(len(ids) == 0 for ids in self.calibration):
-            raise ConfigError("the calibration data holds an empty sequence; leave it out")
+            raise ConfigError("the calibration data has an empty sequence; remove it")
         if not 0 <= self.alpha <= 1:
             raise ConfigError(f"alpha is {self.alpha}, expected a number from 0 to 1")
         if not self.damping > 0:
@@ -99,6 +99,6 @@ def check_token_ids(calibration: Sequence[Sequence[int]], vocab_size: int) -> No
         for token_id in ids:
             if not 0 <= token_id < vocab_size:
                 raise ConfigError(
-                    f"calibration sequence {number} holds the token id {token_id}, expected 0 to "
+                    f"calibration sequence {number} has the token id {token_id}, expected 0 to "
                     f"{vocab_size - 1}; was it tokenised for another model?"
                 )

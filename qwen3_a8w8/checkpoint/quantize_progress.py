@@ -1,8 +1,8 @@
-"""A quantisation under way: a directory that a later run can go on with.
+"""Progress of a quantisation: a directory from which a later run can continue.
 
-Beside the target lies `.NAME.partial` with the files being written, the hidden
-states of the calibration data and `progress.json`. It belongs to one source and
-one choice of options; another's is never touched.
+`.NAME.partial` next to the target has the files being written, the hidden states of
+the calibration data and `progress.json`. It belongs to one source and one set of
+options; a directory of another source or options is never changed.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _PROGRESS = "progress.json"
 
 
 class Progress:
-    """What of a quantisation is done.
+    """Progress of one quantisation.
 
     Args:
-        target: the directory that will be made.
+        target: the directory to be created.
         key: identifies source and options.
 
     Raises:
         CheckpointError: a directory for the same target belongs to another source or options.
 
     Attributes:
-        directory: where the files are written meanwhile.
+        directory: where the files are written until completion.
         layers_done: layers whose tensors are on disk.
         reports: of these layers.
     """
@@ -52,20 +52,20 @@ class Progress:
         found = read_json_object(path)
         if found.get("key") != key:
             raise CheckpointError(
-                f"{self.directory}: holds an unfinished quantisation of another model, or with "
+                f"{self.directory}: has an unfinished quantisation of another model, or with "
                 "other options; remove it, or choose another target"
             )
         self.layers_done = int(found["layers_done"])
         self.reports = [LinearReport(**report) for report in found["reports"]]
 
-    def begin(self) -> None:
-        """Makes the directory, empty unless there is something to go on with."""
+    def start(self) -> None:
+        """Creates the directory, empty unless there is progress to continue."""
         if self.layers_done == 0:
             self.remove()
             self.directory.mkdir(parents=True)
 
     def finish_layer(self, reports: Sequence[LinearReport]) -> None:
-        """Records that one layer more is on disk."""
+        """Records that one more layer is on disk."""
         self.layers_done += 1
         self.reports += reports
         content = {
@@ -79,7 +79,7 @@ class Progress:
         os.replace(new, path)
 
     def complete(self, target: Path) -> None:
-        """Gives the directory its final name, without what only a resumption needs."""
+        """Renames the directory to its final name, without the files for resuming."""
         (self.directory / _PROGRESS).unlink(missing_ok=True)
         for path in self.directory.glob("hidden-*.bin"):
             path.unlink()
@@ -92,12 +92,12 @@ class Progress:
     def hidden_states(self, layer: int, num_tokens: int, width: int) -> torch.Tensor:
         """The input of a layer for all calibration tokens, `[num_tokens, width]` float32.
 
-        Mapped from a file, so that it takes no memory and outlives the process; two files take
-        turns, so that the input of the layer under way stays whole.
+        Mapped from a file, so that it needs no memory and outlives the process; two files
+        alternate, so that the input of the current layer stays intact.
         """
         path = self.directory / f"hidden-{layer % 2}.bin"
         size = num_tokens * width * 4
-        is_there = path.is_file() and path.stat().st_size == size
-        mode: Literal["r+", "w+"] = "r+" if is_there else "w+"
+        exists = path.is_file() and path.stat().st_size == size
+        mode: Literal["r+", "w+"] = "r+" if exists else "w+"
         shape = (num_tokens, width)
         return torch.from_numpy(np.memmap(path, dtype=np.float32, mode=mode, shape=shape))

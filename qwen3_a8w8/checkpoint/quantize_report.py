@@ -1,7 +1,7 @@
-"""What quantising did to each linear, as numbers, JSON and a picture.
+"""Report of the quantisation errors of each linear, as numbers, JSON and a plot.
 
-Owns the report's shape and the suggestion which linears to keep in floating
-point; measures nothing itself.
+Owns the report's schema and the suggestion which linears to keep in floating point;
+doesn't measure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from qwen3_a8w8.errors import ConfigError
 
 REPORT_FILE = "quantization_report.json"
 OUTLYING = 4.0
-"""A linear is suggested if its error exceeds this many times the median of its kind."""
+"""A linear is suggested if its error exceeds this multiple of the median of its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class LinearReport:
         module: its path.
         layer: its layer.
         name: its short name.
-        is_kept: it stayed in floating point; the errors then say what quantising would have done.
+        is_kept: it stayed in floating point; the errors are then those it would have in int8.
         weight_error: |w - w_q * s| / |w| (Frobenius norms).
         output_error: |y - y_q| / |y| on calibration tokens, both operands quantised; None
             without calibration data.
         outlier_ratio: largest magnitude of an input channel over the median of all channels, on
-            calibration data as the linear sees it (after smoothing); None without.
+            calibration data after smoothing; None without calibration data.
     """
 
     module: str
@@ -47,15 +47,15 @@ class LinearReport:
 
     @property
     def error(self) -> float:
-        """The output's error where it is known, else the weight's."""
+        """The output's error if known, otherwise the weight's."""
         return self.weight_error if self.output_error is None else self.output_error
 
 
 def suggest_float(reports: Sequence[LinearReport]) -> list[str]:
-    """Module paths of the linears that suffer most, worst first.
+    """Module paths of the linears with outlying errors, worst first.
 
-    A linear is compared with the median of its own kind over all layers, since q_proj and
-    down_proj have errors of different size by nature.
+    A linear is compared with the median of the same name over all layers, since q_proj and
+    down_proj have errors of different magnitude.
     """
     medians = {
         name: statistics.median([report.error for report in reports if report.name == name] or [0])
@@ -89,11 +89,11 @@ def write_report(
 
 
 def plot_report(report_file: Path, picture: Path) -> None:
-    """Draws errors over layers, one curve for each kind of linear.
+    """Plots errors over layers, one curve per linear name.
 
     Args:
-        report_file: JSON as `write_report` leaves it.
-        picture: where to write; the suffix decides the format.
+        report_file: JSON written by `write_report`.
+        picture: output file; the suffix selects the format.
 
     Raises:
         ConfigError: matplotlib isn't installed.

@@ -21,17 +21,17 @@ from qwen3_a8w8.config import ModelConfig
 
 
 def outer_tensors(config: ModelConfig) -> list[str]:
-    """Names of what belongs to no layer."""
+    """Names of the tensors outside the layers."""
     return [EMBED_TOKENS, FINAL_NORM, *([] if config.tie_word_embeddings else [LM_HEAD])]
 
 
 def planned_tensors(
     files: SafetensorsFiles, config: ModelConfig, kept: Collection[str]
 ) -> list[TensorSpec]:
-    """All tensors to write: the embedding, layer by layer, and what comes behind.
+    """All tensors to write: the embedding, layer by layer, and the tensors after the layers.
 
     Args:
-        files: the source, whose dtypes stay: of scales, and of what isn't quantised.
+        files: the source, whose dtypes are kept for scales and for unquantised tensors.
         config: of the model.
         kept: module paths of the linears that stay in floating point.
     """

@@ -1,7 +1,7 @@
-"""What every checkpoint format gives, and the checks that all formats share.
+"""The interface of every checkpoint format, and the checks that all formats share.
 
 `CheckpointReader` is the interface: one class per format, one file per class,
-registered in `checkpoint.py`. This module knows no format.
+registered in `checkpoint.py`. This module doesn't know about any format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization.int8 import fold_zero_point
 
 FLOAT_DTYPES = ("BF16", "F16", "F32")
-"""Header dtypes in which embedding, norms, lm_head and scales may be stored."""
+"""Header dtypes that embedding, norms, lm_head and scales may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class LinearScheme:
     """How a checkpoint stores one linear, known from its headers and config alone.
 
     Attributes:
-        is_float: it runs in bfloat16 and `linear` gives a `FloatLinear`.
+        is_float: it runs in bfloat16 and `linear` returns a `FloatLinear`.
         description: for reports, such as "int8 per channel".
         has_zero_point: its weight is asymmetric; see `quantization.int8.fold_zero_point`.
     """
@@ -79,24 +79,24 @@ class CheckpointReader(Protocol):
     files: SafetensorsFiles
 
     notes: tuple[str, ...]
-    """What a user should know of how the checkpoint is read, a sentence each."""
+    """What a user should know about how the checkpoint is read, a sentence each."""
 
     schemes: dict[tuple[int, str], LinearScheme]
     """How each linear is stored, by layer and name."""
 
     aliases: dict[str, str]
-    """Tensors that are read in place of others: stored names by the model's own."""
+    """Tensors that are read in place of others: model's name -> stored name."""
 
     @classmethod
     def recognises(cls, model: ModelFiles) -> bool:
-        """Whether the checkpoint is of this format; its details may still be refused later."""
+        """Whether the checkpoint has this format; details may still be rejected later."""
         ...
 
     def __init__(self, model: ModelFiles) -> None:
-        """Opens the files and checks everything that headers and config can tell.
+        """Opens the files and checks everything that headers and config contain.
 
         Args:
-            model: a checkpoint that `recognises` said yes to.
+            model: a checkpoint that `recognises` accepts.
 
         Raises:
             CheckpointError: unsupported scheme; a missing, misshapen or unexpected tensor.
@@ -104,7 +104,7 @@ class CheckpointReader(Protocol):
         ...
 
     def linear(self, layer: int, name: str) -> Linear:
-        """Reads (and if need be quantises) one linear of one layer.
+        """Reads (and if necessary quantises) one linear of one layer.
 
         Raises:
             CheckpointError: its values aren't finite or can't be read.
@@ -136,8 +136,8 @@ def check_tensors(
     Args:
         files: the checkpoint's files.
         config: the architecture.
-        expected: tensors that must be there.
-        optional: tensors that may be there.
+        expected: required tensors.
+        optional: further allowed tensors.
 
     Raises:
         CheckpointError: a tensor is missing, has another shape or dtype, or wasn't expected.
@@ -167,7 +167,7 @@ def check_tensors(
         info = files.infos[extra[0]]
         raise CheckpointError(
             f"{info.path}: tensor {info.name}: expected no such tensor in this model, found "
-            f"{info.dtype} {list(info.shape)}{_and_more(extra)}; leaving it out would change the "
+            f"{info.dtype} {list(info.shape)}{_and_more(extra)}; ignoring it would change the "
             "model, so the checkpoint is refused"
         )
 
@@ -200,7 +200,7 @@ def read_int8_linear(
         zero_point: name of the zero points, shaped like the scales; None if there are none.
 
     Raises:
-        CheckpointError: scales that are negative or not finite, or nothing can be read.
+        CheckpointError: scales are negative or not finite, or a tensor can't be read.
     """
     w_q = files.read(weight)
     num_out = w_q.shape[0]
@@ -236,7 +236,7 @@ def check_finite(files: SafetensorsFiles, name: str, tensor: torch.Tensor) -> No
     Raises:
         CheckpointError: a value isn't finite.
     """
-    # aminmax propagates NaN and makes no mask the size of the embedding.
+    # aminmax propagates NaN and allocates no mask of the embedding's size.
     low, high = torch.aminmax(tensor)
     if not bool(torch.isfinite(low) & torch.isfinite(high)):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Turns what a user calls a model into a directory: a path, "demo", or a hub id.
+"""Resolves a model name to a directory: a path, "demo", or a hub id.
 
 Owns the look-up; doesn't read the checkpoint. `huggingface_hub` is an optional
 extra and is imported only for a hub id.
@@ -12,7 +12,7 @@ from pathlib import Path
 from qwen3_a8w8.errors import CheckpointError
 
 DEMO = "demo"
-"""Name of the model that the package carries."""
+"""Name of the model in this package."""
 
 ACCEPTED = (
     "accepted are a directory with config.json and safetensors files, 'demo' (the model in this "
@@ -32,7 +32,7 @@ def resolve_model(model: str) -> Path:
             of that name), or a hub id "org/name", which is downloaded or found in the hub's cache.
 
     Returns:
-        The directory. Whether a good checkpoint is in it, `open_checkpoint` tells.
+        The directory. `open_checkpoint` checks whether it has a valid checkpoint.
 
     Raises:
         CheckpointError: there is no such model; the message lists what is accepted.
@@ -54,7 +54,7 @@ def resolve_model(model: str) -> Path:
 
 
 def _demo_directory() -> Path:
-    # Beside this package's code, also where an editable install spreads it over two places.
+    # Relative to this module: an editable install can spread the package over two places.
     directory = Path(__file__).resolve().parents[1] / DEMO
     if not (directory / "config.json").is_file():
         raise CheckpointError(
@@ -75,8 +75,8 @@ def _download(hub_id: str) -> Path:
         ) from error
     try:
         return Path(snapshot_download(hub_id, allow_patterns=list(_DOWNLOADED)))
-    # The hub's client lets errors of several HTTP libraries through; whatever it was, the user
-    # needs to know that the model isn't here and why.
+    # The hub's client raises errors of several HTTP libraries; the user needs to know for each
+    # that the model isn't available and why.
     except Exception as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise CheckpointError(

@@ -1,9 +1,9 @@
 """Opens a checkpoint's safetensors files, sharded or not, and reads tensors one at a time.
 
-Everything a header can tell is checked before the first tensor is read: that
-the header parses, that the files are as long as it says, that the index and
-the shards agree. Reading maps the file, so that memory holds what is in use
-and no more. Only safetensors is read: pickled files can run code.
+Headers are validated before the first tensor is read: that they parse, that
+the files have the length that they state, that the index and the shards agree.
+Reading maps the file, so that memory holds only what is in use. Only safetensors
+is read: pickled files can run code.
 
 This module doesn't know which tensors a model needs.
 """
@@ -46,7 +46,7 @@ class SafetensorsFiles(SelfClosing):
 
     Raises:
         CheckpointError: no such file, only pickled ones, or a damaged or inconsistent one; the
-            message names the file, the tensor where there is one, expected and found.
+            message names the file, the tensor if any, expected and found.
     """
 
     def __init__(self, directory: Path, stem: str = "model") -> None:
@@ -113,8 +113,8 @@ class SafetensorsFiles(SelfClosing):
         if info is None:
             raise CheckpointError(f"{self.main_file}: tensor {name} doesn't exist")
         try:
-            # Opened anew for every tensor: the mapping, and the pages of it that were touched,
-            # go when the tensor goes, so that a pass over a large file stays small in memory.
+            # Reopened for every tensor: the mapping and its touched pages are freed with the
+            # tensor, so that a pass over a large file needs little memory.
             with safe_open(str(info.path), framework="pt", device="cpu") as file:
                 tensor: torch.Tensor = file.get_tensor(name)
         except (SafetensorError, OSError) as error:
@@ -123,7 +123,7 @@ class SafetensorsFiles(SelfClosing):
             raise CheckpointError(
                 f"{info.path}: tensor {name}: expected {info.dtype} {list(info.shape)} as when the "
                 f"checkpoint was opened, found {tensor.dtype} {list(tensor.shape)}; the file was "
-                "replaced meanwhile"
+                "replaced since"
             )
         return tensor
 
@@ -140,7 +140,7 @@ class SafetensorsFiles(SelfClosing):
         return DTYPES[info.dtype]
 
     def update_digest(self, digest: hashlib._Hash) -> None:
-        """Feeds what identifies the files into `digest`, without reading them whole.
+        """Updates `digest` with what identifies the files, without reading all of them.
 
         Names, sizes and headers; and, because two fine-tunes of one model share all of these,
         64 samples of 4 KiB from every file.
@@ -154,7 +154,7 @@ class SafetensorsFiles(SelfClosing):
                     digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, offset))
 
     def close(self) -> None:
-        """Refuses further reads. Idempotent; tensors handed out stay valid."""
+        """Refuses further reads. Idempotent; tensors read before stay valid."""
         self._is_closed = True
 
 

@@ -1,8 +1,7 @@
 """The header of a safetensors file: parsed, checked against the file, and written.
 
 A file is an 8-byte little-endian length, that many bytes of JSON, and the
-tensors' bytes without holes. This module knows that layout and nothing of what
-the tensors are for.
+tensors' bytes without gaps. This module doesn't know what the tensors are for.
 
 Source: https://huggingface.co/docs/safetensors, "Format".
 """
@@ -43,7 +42,7 @@ _LFS_POINTER = b"version https://git-lfs"
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """What a header says of one tensor.
+    """The header entry of one tensor.
 
     Attributes:
         name: its full name.
@@ -61,13 +60,13 @@ class TensorInfo:
 
 
 def read_header(path: Path) -> tuple[bytes, int, dict[str, TensorInfo]]:
-    """Reads and checks the header of one file; reads nothing else of it.
+    """Reads and checks only the header of one file.
 
     Returns:
         The header's bytes, the size of the file in bytes, and the tensors by name.
 
     Raises:
-        CheckpointError: the file is truncated, too long, or no safetensors file.
+        CheckpointError: the file is truncated, too long, or isn't a safetensors file.
     """
     try:
         size = path.stat().st_size
@@ -83,7 +82,7 @@ def read_header(path: Path) -> tuple[bytes, int, dict[str, TensorInfo]]:
                 raise CheckpointError(
                     f"{path}: expected a safetensors header of at most "
                     f"{min(max(size - 8, 0), MAX_HEADER_BYTES)} bytes, found a length of {length} "
-                    f"in a file of {size} bytes; the file is truncated or no safetensors file"
+                    f"in a file of {size} bytes; the file is truncated or isn't a safetensors file"
                 )
             file.seek(8)
             header = file.read(length)
@@ -101,14 +100,14 @@ def read_header(path: Path) -> tuple[bytes, int, dict[str, TensorInfo]]:
     infos: dict[str, TensorInfo] = {}
     spans: list[tuple[int, int, str]] = []
     for name, entry in entries.items():
-        info, begin, end = _parse_entry(path, name, entry)
+        info, start, end = _parse_entry(path, name, entry)
         infos[name] = info
-        spans.append((begin, end, name))
+        spans.append((start, end, name))
     position = 0
-    for begin, end, name in sorted(spans):
-        if begin != position:
+    for start, end, name in sorted(spans):
+        if start != position:
             raise CheckpointError(
-                f"{path}: tensor {name} begins at byte {begin} of the data, expected {position}; "
+                f"{path}: tensor {name} starts at byte {start} of the data, expected {position}; "
                 "the header is damaged"
             )
         position = end
@@ -124,14 +123,14 @@ def read_header(path: Path) -> tuple[bytes, int, dict[str, TensorInfo]]:
 
 
 def encode_header(spans: dict[str, tuple[str, tuple[int, ...], int, int]]) -> bytes:
-    """Builds the first bytes of a file: the length and the JSON, padded to 8 bytes.
+    """Encodes the start of a file: the length and the JSON, padded to 8 bytes.
 
     Args:
         spans: per tensor its dtype by the header's name, shape, first and end byte in the data.
     """
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    for name, (dtype, shape, begin, end) in spans.items():
-        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
+    for name, (dtype, shape, start, end) in spans.items():
+        entries[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, end]}
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
@@ -166,13 +165,13 @@ def _parse_entry(path: Path, name: str, entry: object) -> tuple[TensorInfo, int,
             f"{path}: tensor {name}: expected dtype, shape and data_offsets in the header, "
             f"found {entry!r}"
         )
-    begin, end = offsets
-    # Other dtypes than those we know are left to the reader, which names what it accepts.
+    start, end = offsets
+    # The reader rejects unknown dtypes and names those that it accepts.
     if dtype in DTYPES:
         num_bytes = math.prod(shape) * DTYPES[dtype].itemsize
-        if end - begin != num_bytes:
+        if end - start != num_bytes:
             raise CheckpointError(
                 f"{path}: tensor {name}: expected {num_bytes} bytes for {dtype} {shape}, "
-                f"found {end - begin}; the header is damaged"
+                f"found {end - start}; the header is damaged"
             )
-    return TensorInfo(name, dtype, tuple(shape), path, end - begin), begin, end
+    return TensorInfo(name, dtype, tuple(shape), path, end - start), start, end

@@ -38,16 +38,16 @@ SHAPES: dict[str, ModelConfig] = {
     "qwen3-14b": _shape(5120, 40, 40, 17408),
     "qwen3-32b": _shape(5120, 64, 64, 25600),
 }
-"""Architectures by name, as their config.json on the hub has them."""
+"""Architectures by name, as in their config.json on the hub."""
 
 
 def named_shape(name: str) -> ModelConfig:
     """The architecture of a published size.
 
     Raises:
-        ConfigError: there is none of that name.
+        ConfigError: there is no size with that name.
     """
     shape = SHAPES.get(name)
     if shape is None:
-        raise ConfigError(f"shape {name!r} isn't known; expected one of {', '.join(SHAPES)}")
+        raise ConfigError(f"shape {name!r} is unknown; expected one of {', '.join(SHAPES)}")
     return shape

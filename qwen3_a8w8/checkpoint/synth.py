@@ -1,9 +1,9 @@
 """Writes a W8A8 checkpoint of any shape with random weights, for measuring size and speed.
 
-The weights are scaled so that every linear keeps the size of its input, hence
-activations stay finite and differ from token to token; the text is nonsense. All
-values are windows into a few tens of megabytes of random numbers, so that the disk
-is what takes the time.
+The weights are scaled so that every linear keeps the magnitude of its input, so
+activations stay finite and differ between tokens; the text is nonsense. All values
+are windows into a few tens of megabytes of random numbers, so that writing is
+limited by the disk.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter, Ten
 from qwen3_a8w8.config import ModelConfig
 
 _NUM_VALUES = 33_554_393
-"""Random numbers drawn. A prime: rows of any width begin at different places, so that no row of
-a matrix is like another."""
+"""Random numbers drawn. A prime: rows of any width start at different offsets, so that all rows
+of a matrix differ."""
 
 _PIECE_BYTES = 64 << 20
 _Q_STD = 32.0  # about what scaling each channel to its largest of some thousand normal values gives
@@ -34,7 +34,7 @@ _Q_STD = 32.0  # about what scaling each channel to its largest of some thousand
 
 @dataclass(frozen=True, slots=True)
 class SynthSummary:
-    """What `synth_checkpoint` did.
+    """The result of `synth_checkpoint`.
 
     Attributes:
         path: the new checkpoint.
@@ -57,18 +57,18 @@ def synth_checkpoint(
 ) -> SynthSummary:
     """Writes a random compressed-tensors checkpoint, without tokenizer.
 
-    Takes well below 1 GiB of memory, whatever the shape. The new directory appears under its
-    name when it is complete and not before.
+    Needs well below 1 GiB of memory for any shape. The new directory appears under its name
+    only when it is complete.
 
     Args:
         config: the shape; see `shapes.SHAPES`.
         dst: directory to create; may exist if it is empty.
-        on_progress: called with (bytes done, bytes in all) after every tensor.
+        on_progress: called with (bytes done, total bytes) after every tensor.
         seed: the same seed gives the same files.
         max_shard_bytes: most bytes of tensors in one file.
 
     Raises:
-        CheckpointError: the target holds something, there is too little room, or it can't be
+        CheckpointError: the target isn't empty, there is too little space, or it can't be
             written.
     """
     dst = Path(dst)
@@ -96,13 +96,13 @@ class _Values:
         normal = np.empty(_NUM_VALUES, np.int8)
         floats = torch.empty(_NUM_VALUES, dtype=torch.bfloat16)
         step = 1 << 22
-        for begin in range(0, _NUM_VALUES, step):
-            count = min(step, _NUM_VALUES - begin)
+        for start in range(0, _NUM_VALUES, step):
+            count = min(step, _NUM_VALUES - start)
             drawn = self._rng.standard_normal(count, np.float32)
-            normal[begin : begin + count] = np.clip(np.rint(drawn * _Q_STD), -127, 127)
-            floats[begin : begin + count] = torch.from_numpy(drawn)
+            normal[start : start + count] = np.clip(np.rint(drawn * _Q_STD), -127, 127)
+            floats[start : start + count] = torch.from_numpy(drawn)
         self._int8 = torch.from_numpy(normal)
-        # The unit in which logits come out, and the embedding of a token is seen.
+        # Scale of the embedding and of the logits.
         self._table = floats.mul_(1.0 / math.sqrt(config.hidden_size))
 
     def pieces(self, spec: TensorSpec) -> Iterator[torch.Tensor]:
@@ -112,7 +112,7 @@ class _Values:
         elif spec.name.endswith("_scale"):
             yield self._scales(spec)
         elif len(spec.shape) == 1:
-            # Norms: around one, and different from each other, so that mixing them up shows.
+            # Norms: around one, and all different, so that swapping them changes the result.
             yield torch.from_numpy(self._rng.uniform(0.5, 1.5, spec.shape)).to(spec.dtype)
         else:
             yield from self._windows(self._table, spec)
@@ -127,20 +127,20 @@ class _Values:
         num_rows, width = spec.shape
         at = int(self._rng.integers(len(block)))
         rows_per_piece = max(1, _PIECE_BYTES // (width * spec.dtype.itemsize))
-        for begin in range(0, num_rows, rows_per_piece):
-            rows = min(rows_per_piece, num_rows - begin)
+        for start in range(0, num_rows, rows_per_piece):
+            rows = min(rows_per_piece, num_rows - start)
             yield _window(block, at, rows * width).reshape(rows, width)
             at = (at + rows * width) % len(block)
 
 
-def _window(block: torch.Tensor, begin: int, count: int) -> torch.Tensor:
-    """`count` values from `begin` on, going round."""
+def _window(block: torch.Tensor, start: int, count: int) -> torch.Tensor:
+    """`count` values from `start`, wrapping around."""
     parts = []
     while count > 0:
-        part = block[begin : begin + count]
+        part = block[start : start + count]
         parts.append(part)
         count -= len(part)
-        begin = 0
+        start = 0
     return torch.cat(parts)
 
 

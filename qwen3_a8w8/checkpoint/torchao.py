@@ -1,12 +1,12 @@
-"""Reads checkpoints that torchao's int8 dynamic quantisation made through transformers.
+"""Reads checkpoints written by torchao's int8 dynamic quantisation through transformers.
 
 The quantised weight `X.weight` is stored in parts, `X._weight_qdata` int8,
 `X._weight_scale` float32 and `X._weight_zero_point` int8; linears that weren't
-converted keep their `X.weight`. The header of the file tells which is which, so
+converted keep their `X.weight`. The header of the file distinguishes them, so the
 lists of modules in config.json aren't needed.
 
 Source: torchao, `Int8DynamicActivationInt8WeightConfig` version 2 and
-`Int8Tensor` (attribute names as its safetensors support writes them).
+`Int8Tensor` (attribute names as written by its safetensors support).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TorchAoReader:
         check_tensors(self.files, config, expected)
 
     def linear(self, layer: int, name: str) -> Linear:
-        """Reads one weight, its scales and zero points (zeros where it is symmetric)."""
+        """Reads one weight, its scales and zero points (zeros if it is symmetric)."""
         module = linear_module(layer, name)
         if self.schemes[layer, name].is_float:
             return read_float_linear(self.files, f"{module}.weight")
@@ -88,7 +88,7 @@ class TorchAoReader:
 
 def _check_config(quantization: Any, source: str) -> None:
     quant_type = quantization.get("quant_type")
-    # One config for all modules stands under "default"; per-module ones under their names.
+    # One config for all modules is under "default"; per-module ones under their names.
     configs = quant_type.values() if isinstance(quant_type, dict) else [quant_type]
     for found in configs:
         for name in _config_types(found):
@@ -100,7 +100,7 @@ def _check_config(quantization: Any, source: str) -> None:
 
 
 def _config_types(found: Any) -> list[str]:
-    """Names of the quantisation configs in an entry of quant_type, of modules included."""
+    """Names of the quantisation configs in an entry of quant_type, including per-module ones."""
     if isinstance(found, dict):
         name = found.get("_type")
         data = found.get("_data")

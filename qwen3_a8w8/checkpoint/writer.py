@@ -1,8 +1,8 @@
-"""Writes safetensors files tensor by tensor, in shards, without holding more than one.
+"""Writes safetensors files tensor by tensor, in shards, with one tensor in memory at a time.
 
-Names, dtypes and shapes are given beforehand, so that every header is known
-before the first value; the values may then come in any order and go straight
-to their place. This module doesn't know what the tensors are.
+Names, dtypes and shapes are declared first, so that every header is known before
+the first value; values can then be written in any order, directly to their offset.
+This module doesn't know what the tensors are.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What is known of a tensor before it is there.
+    """Declaration of a tensor before its values are written.
 
     Attributes:
         name: its full name.
@@ -53,8 +53,8 @@ class SafetensorsWriter:
         directory: where to write; must exist.
         specs: all tensors that will be written, in the order in which shards are filled.
         max_shard_bytes: see `MAX_SHARD_BYTES`.
-        written: names of tensors that a former writer of the same specs has written there; its
-            files are gone on with.
+        written: names of tensors that an earlier writer with the same specs has written there;
+            this writer continues its files.
     """
 
     def __init__(
@@ -90,27 +90,27 @@ class SafetensorsWriter:
             path.write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
     def write(self, name: str, tensor: torch.Tensor) -> None:
-        """Writes one tensor to its place.
+        """Writes one tensor.
 
         Args:
-            name: a name that was declared and not yet written.
+            name: a declared name that isn't written yet.
             tensor: of the declared dtype and shape.
 
         Raises:
-            ValueError: the tensor isn't the one that was declared, or came before.
+            ValueError: the tensor doesn't match its declaration, or was written before.
             OSError: it can't be written.
         """
         self.write_rows(name, [tensor])
 
     def write_rows(self, name: str, pieces: Iterable[torch.Tensor]) -> None:
-        """Writes one tensor that comes in pieces, so that it needn't be whole in memory.
+        """Writes one tensor in slices, so that memory needn't hold all of it.
 
         Args:
             name: as for `write`.
             pieces: slices along the first axis, in order.
 
         Raises:
-            ValueError: together they aren't the tensor that was declared, or it came before.
+            ValueError: the slices don't match the declaration, or it was written before.
             OSError: it can't be written.
         """
         spec = self._specs.get(name)
@@ -135,7 +135,7 @@ class SafetensorsWriter:
         self._pending.remove(name)
 
     def sync(self) -> None:
-        """Brings what was written to the disk, so that it is there after a crash."""
+        """Syncs written data to the disk, so that it survives a crash."""
         for file in self._files:
             file.flush()
             os.fsync(file.fileno())
@@ -159,7 +159,7 @@ class SafetensorsWriter:
         """Closes the files.
 
         Raises:
-            ValueError: no other error is on its way, and a declared tensor is missing.
+            ValueError: a declared tensor is missing and no other error is being raised.
         """
         self.close()
         if kind is None and self._pending:
@@ -178,8 +178,8 @@ class SafetensorsWriter:
         file = (self._directory / file_name).open("r+b" if self._is_resumed else "wb")
         self._files.append(file)
         file.write(header)
-        for name, (_, _, begin, _) in spans.items():
-            self._places[name] = (file, len(header) + begin)
+        for name, (_, _, start, _) in spans.items():
+            self._places[name] = (file, len(header) + start)
 
 
 def _plan_shards(specs: Sequence[TensorSpec], max_shard_bytes: int) -> list[list[TensorSpec]]:

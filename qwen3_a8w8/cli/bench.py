@@ -1,4 +1,4 @@
-"""`qwen3-a8w8 bench`: measure this machine and what runs on it."""
+"""`qwen3-a8w8 bench`: measure kernels and engine on this machine."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def kernels(
         ),
     ] = "qwen3-0.6b",
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     min_seconds: Annotated[
-        float, typer.Option(min=0, help="Time spent on each case at least, in seconds.")
+        float, typer.Option(min=0, help="Least time spent on each case, in seconds.")
     ] = 1.0,
     memory_gib: Annotated[
         float, typer.Option(min=0.01, help="Most memory for the copies of one weight, in GiB.")
@@ -38,7 +39,7 @@ def kernels(
     json_file: Json = None,
 ) -> None:
     """Measure the linears and lm_head of a model's shape at 1, 16 and 512 rows."""
-    from qwen3_a8w8.bench import kernels as bench  # brings torch
+    from qwen3_a8w8.bench import kernels as bench  # imports torch
     from qwen3_a8w8.bench import report
     from qwen3_a8w8.bench.machine import Machine
     from qwen3_a8w8.bench.provenance import provenance
@@ -54,7 +55,7 @@ def kernels(
         with open_checkpoint(resolve_model(model)) as checkpoint:
             config, fingerprint = checkpoint.config, checkpoint.fingerprint
     console = Console(stderr=True)
-    backend = CpuBackend(num_threads=num_threads)
+    backend = CpuBackend(isa=isa, num_threads=num_threads)
     with console.status("measuring the machine") as status:
         free_bytes = free_host_memory_bytes()
         machine = Machine(backend, free_bytes)
@@ -77,7 +78,9 @@ def kernels(
 @app.command()
 def engine(
     model: options.Model = "demo",
-    prompt_tokens: Annotated[int, typer.Option(help="Length of the prompt timed alone.")] = 128,
+    prompt_tokens: Annotated[
+        int, typer.Option(help="Length of the prompt timed separately.")
+    ] = 128,
     new_tokens: Annotated[int, typer.Option(help="Decode steps of the batch.")] = 32,
     batch: Annotated[int, typer.Option(help="Sequences that decode together, 1 or 16.")] = 1,
     context: Annotated[
@@ -90,10 +93,11 @@ def engine(
         bool, typer.Option("--matrix", help="Measure the default and each experimental flag alone.")
     ] = False,
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     json_file: Json = None,
 ) -> None:
     """Measure prefill and decoding of a checkpoint; it needs no tokenizer."""
-    from qwen3_a8w8.bench import engine as bench  # brings torch
+    from qwen3_a8w8.bench import engine as bench  # imports torch
     from qwen3_a8w8.bench import report
     from qwen3_a8w8.bench.machine import Machine
     from qwen3_a8w8.bench.provenance import provenance
@@ -118,14 +122,20 @@ def engine(
     console = Console(stderr=True)
     results = []
     with open_checkpoint(resolve_model(model)) as checkpoint, console.status("loading") as status:
-        # Threads of its own: a runner's are closed with it, the limits are measured after.
-        probe = CpuBackend(num_threads=num_threads)
-        machine = Machine(probe, free_host_memory_bytes() // 2)
+        # Its own threads: a runner's are closed with it, the limits are measured afterwards.
+        machine_backend = CpuBackend(isa=isa, num_threads=num_threads)
+        machine = Machine(machine_backend, free_host_memory_bytes() // 2)
         for flags in variants() if is_matrix else [tuple(enable or ())]:
             config = workload.engine_config(
-                EngineConfig(device="cpu", num_threads=num_threads, enable=flags, use_mmap=use_mmap)
+                EngineConfig(
+                    device="cpu",
+                    num_threads=num_threads,
+                    isa=isa,
+                    enable=flags,
+                    use_mmap=use_mmap,
+                )
             )
-            backend = CpuBackend(num_threads=num_threads)
+            backend = CpuBackend(isa=isa, num_threads=num_threads)
             packed_cache = PackedCache.from_setting(AUTO, use_mmap=use_mmap)
             runner = ModelRunner(checkpoint, config, backend, packed_cache)
             status.update(f"measuring {', '.join(flags) or 'the default'}")
@@ -133,9 +143,9 @@ def engine(
                 runner, config, checkpoint.config, machine, workload, runner.device.packed_memory
             )
             results.append({"flags": list(flags), **result})
-        source = provenance(probe, model=model, fingerprint=checkpoint.fingerprint)
-        title = f"engine, {model}, {probe.isa}, {probe.num_threads} threads"
-        probe.close()
+        source = provenance(machine_backend, model=model, fingerprint=checkpoint.fingerprint)
+        title = f"engine, {model}, {machine_backend.isa}, {machine_backend.num_threads} threads"
+        machine_backend.close()
     for result in results:
         which = f", {', '.join(result['flags'])}" if result["flags"] else ""
         report.print_engine(f"{title}{which}", machine.as_dict(), result)

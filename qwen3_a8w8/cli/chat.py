@@ -10,7 +10,7 @@ from rich.console import Console
 
 from qwen3_a8w8.cli import options
 
-_HELP = "/new begins anew, /quit or Ctrl-D ends"
+_HELP = "/new starts a new conversation, /quit or Ctrl-D ends"
 
 
 @options.expanded
@@ -23,7 +23,7 @@ def chat(
 ) -> None:
     """Talk with a model; the history is kept until /new.
 
-    Lines may come from a pipe: then only the answers are written.
+    Lines may come from a pipe: then only the outputs are written.
     """
     from qwen3_a8w8.errors import InvalidRequestError
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
@@ -59,7 +59,9 @@ def chat(
                     typer.echo(delta.text, nl=False)
             except InvalidRequestError as error:
                 messages.pop()
-                console.print(f"{error}  (/new begins anew)", style="red", markup=False)
+                console.print(
+                    f"{error}  (/new starts a new conversation)", style="red", markup=False
+                )
                 continue
             except KeyboardInterrupt:
                 console.print(" (stopped)", style="dim")

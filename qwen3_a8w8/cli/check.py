@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 def check(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, 'demo', or hub id.")],
     reference: Annotated[
-        str | None, typer.Option(help="The floating-point model that it was made from.")
+        str | None, typer.Option(help="The floating-point model that it was quantised from.")
     ] = None,
     tokens: Annotated[
-        str, typer.Option(help="Output lengths at which outputs are judged, with commas.")
+        str, typer.Option(help="Output lengths at which outputs are evaluated, with commas.")
     ] = "16,48",
     golden: Annotated[
-        Path | None, typer.Option(help="Outputs of a former run that must come again.")
+        Path | None, typer.Option(help="Outputs of an earlier run that must be reproduced.")
     ] = None,
     write_golden: Annotated[Path | None, typer.Option(help="Save the outputs there.")] = None,
     enable: options.Enable = None,
@@ -45,9 +45,10 @@ def check(
     max_perplexity_ratio: Annotated[float, typer.Option(help="To the float model's.")] = 1.1,
     device: options.Device = "auto",
     num_threads: options.NumThreads = None,
+    isa: options.Isa = None,
     is_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
 ) -> None:
-    """Answer fixed prompts, predict fixed texts, compare bits; fail if something is off."""
+    """Complete fixed prompts, predict fixed texts, compare bits; fail on any deviation."""
     from qwen3_a8w8.check.material import Material, read_golden
     from qwen3_a8w8.check.material import write_golden as save_golden
     from qwen3_a8w8.check.matrix import matrix_markdown, read_bench, run_matrix
@@ -64,6 +65,7 @@ def check(
         tokens=lengths,
         device=device,
         num_threads=num_threads,
+        isa=isa,
         enable=tuple(enable or ()),
         limits=Limits(max_repetition, min_agreement, max_kl, max_perplexity_ratio),
     )
@@ -103,19 +105,19 @@ def _print(report: CheckReport, console: Console) -> None:
     for length in report.tokens:
         agreement = report.agreement(length)
         table.add_row(
-            f"outputs that loop, {length} tokens", f"{report.repetition_share(length):.0%}"
+            f"outputs with repetitions, {length} tokens", f"{report.repetition_share(length):.0%}"
         )
         if agreement is not None:
-            table.add_row(f"choices as in float, {length} tokens", f"{agreement:.1%}")
+            table.add_row(f"agreement with float, {length} tokens", f"{agreement:.1%}")
     texts = report.texts
-    judged = "" if texts.reference_perplexity is not None else " (not judged)"
-    table.add_row("perplexity of the texts", f"{texts.perplexity:.3f}{judged}")
+    note = "" if texts.reference_perplexity is not None else " (no limit without a reference)"
+    table.add_row("perplexity of the texts", f"{texts.perplexity:.3f}{note}")
     if texts.reference_perplexity is not None:
-        table.add_row("the float model's", f"{texts.reference_perplexity:.3f}")
-        table.add_row("first choices as in float", f"{texts.agreement:.1%}")
+        table.add_row("perplexity of the float model", f"{texts.reference_perplexity:.3f}")
+        table.add_row("top-1 agreement with float", f"{texts.agreement:.1%}")
         table.add_row("KL divergence", f"{texts.kl:.5f}")
     for name, is_same in report.invariance.items():
-        table.add_row(name, "same bits" if is_same else "OTHER BITS")
+        table.add_row(name, "same bits" if is_same else "DIFFERENT BITS")
     if report.golden_differences is not None:
         same = len(report.outputs) - len(report.golden_differences)
         table.add_row("outputs as in the golden file", f"{same} of {len(report.outputs)}")

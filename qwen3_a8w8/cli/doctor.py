@@ -17,6 +17,7 @@ def doctor() -> None:
     """Show versions, the kernels this machine can run, and free memory."""
     from importlib.metadata import PackageNotFoundError, version
 
+    from qwen3_a8w8.kernels.cpu.backend import runnable_isas
     from qwen3_a8w8.kernels.select import select_backend
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes
 
@@ -38,6 +39,8 @@ def doctor() -> None:
             continue
         table.add_row(device, ", ".join(f"{k} {v}" for k, v in backend.describe().items()))
         backend.close()
+    if is_healthy:
+        table.add_row("cpu instruction paths", ", ".join(runnable_isas()))
     table.add_row("free memory", f"{free_host_memory_bytes() / 2**30:.1f} GiB")
     Console().print(table)
     if not is_healthy:

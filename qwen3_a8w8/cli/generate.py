@@ -1,4 +1,4 @@
-"""`qwen3-a8w8 generate`: answer one prompt on the terminal, streamed."""
+"""`qwen3-a8w8 generate`: complete one prompt on the terminal, streamed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from qwen3_a8w8.cli import options
 
 @options.expanded
 def generate(
-    prompt: Annotated[str, typer.Option("--prompt", "-p", help="What to answer.")],
+    prompt: Annotated[str, typer.Option("--prompt", "-p", help="The prompt.")],
     model: options.Model = "demo",
     is_raw: Annotated[
-        bool, typer.Option("--raw", help="Complete the prompt as it is, without chat template.")
+        bool, typer.Option("--raw", help="Complete the plain prompt, without chat template.")
     ] = False,
     *,
     engine: options.EngineOptions,
     answer: options.SamplingOptions,
 ) -> None:
-    """Answer one prompt; the answer goes to stdout, a summary to stderr."""
+    """Complete one prompt; the output goes to stdout, a summary to stderr."""
     from qwen3_a8w8.llm import LLM  # torch takes seconds; --help shouldn't
 
     with LLM(model, **engine.settings()) as llm:

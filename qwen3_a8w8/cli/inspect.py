@@ -1,4 +1,4 @@
-"""`qwen3-a8w8 inspect`: what a checkpoint is and what it takes, without loading it."""
+"""`qwen3-a8w8 inspect`: a checkpoint's contents and memory needs, without loading it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def inspect(
     model: Annotated[str, typer.Argument(help="Checkpoint directory, 'demo', or hub id.")],
     memory_gib: Annotated[
         float | None,
-        typer.Option(help="Free memory of the device in GiB; default: what is free here now."),
+        typer.Option(help="Free memory of the device in GiB; default: this host's free memory."),
     ] = None,
     max_model_len: options.MaxModelLen = None,
     num_kv_blocks: options.NumKvBlocks = None,

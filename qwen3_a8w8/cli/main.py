@@ -1,4 +1,4 @@
-"""Entry point of `qwen3-a8w8`: joins the commands and turns our errors into messages."""
+"""Entry point of `qwen3-a8w8`: registers the commands and prints our errors as messages."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ for command in (serve, generate, chat, quantize, inspect, check, synth, doctor):
 app.add_typer(bench.app, name="bench")
 
 
-def _print_version(is_asked: bool) -> None:
-    if is_asked:
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
         typer.echo(__version__)
         raise typer.Exit
 
@@ -50,7 +50,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command line; our own errors end as one message and status 1."""
+    """Runs the command line; our own errors become one message and status 1."""
     try:
         app()
     except Qwen3A8W8Error as error:

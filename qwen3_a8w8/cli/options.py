@@ -23,15 +23,17 @@ Device = Annotated[str, typer.Option(help="auto, cpu, npu or cuda.")]
 NumThreads = Annotated[
     int | None, typer.Option(help="CPU threads; default: the cores this process may use.")
 ]
+Isa = Annotated[
+    str | None,
+    typer.Option(help="Instruction path of the CPU kernels, e.g. avx2; default: the fastest."),
+]
 MaxModelLen = Annotated[
     int | None, typer.Option(help="Longest prompt plus output in tokens; default: the model's own.")
 ]
 NumKvBlocks = Annotated[
     int | None, typer.Option(help="KV blocks, scratch block included; default: from free memory.")
 ]
-Enable = Annotated[
-    list[str] | None, typer.Option(help="Experimental flag to switch on; repeatable.")
-]
+Enable = Annotated[list[str] | None, typer.Option(help="Experimental flag to enable; repeatable.")]
 UseMmap = Annotated[
     bool,
     typer.Option(
@@ -42,16 +44,17 @@ UseMmap = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How to run the model; names and defaults are `EngineConfig`'s."""
+    """Engine options; names and defaults are those of `EngineConfig`."""
 
     device: Device = "auto"
     num_threads: NumThreads = None
+    isa: Isa = None
     max_model_len: MaxModelLen = None
     num_kv_blocks: NumKvBlocks = None
     packed_cache_dir: Annotated[
         str,
         typer.Option(
-            help="Directory that keeps packed weights for the next start; auto: "
+            help="Directory for packed weights, reused by the next start; auto: "
             "$QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; none: nowhere."
         ),
     ] = "auto"
@@ -59,7 +62,7 @@ class EngineOptions:
     enable: Enable = None
 
     def settings(self) -> dict[str, Any]:
-        """The same as settings for `LLM`."""
+        """The options as arguments of `LLM`."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.packed_cache_dir == "none":
             values["packed_cache_dir"] = None
@@ -68,7 +71,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, slots=True)
 class SamplingOptions:
-    """How to answer."""
+    """Sampling options."""
 
     thinking: Annotated[
         bool,
@@ -84,10 +87,10 @@ class SamplingOptions:
     top_k: Annotated[int | None, typer.Option(help="Keep k tokens; default: the checkpoint's.")] = (
         None
     )
-    seed: Annotated[int | None, typer.Option(help="Fixes the answer.")] = None
+    seed: Annotated[int | None, typer.Option(help="Makes the output reproducible.")] = None
 
     def over(self, defaults: SamplingParams) -> SamplingParams:
-        """The checkpoint's sampling with what the user set explicitly.
+        """The checkpoint's sampling defaults, overridden by the user's options.
 
         Raises:
             InvalidRequestError: a value is out of range.
@@ -98,7 +101,7 @@ class SamplingOptions:
 
 
 def expanded(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the fields of its option groups in place of the groups."""
+    """Replaces the option groups of a command by their fields."""
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     parameters: list[inspect.Parameter] = []

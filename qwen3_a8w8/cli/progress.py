@@ -1,4 +1,4 @@
-"""The bar that commands show while they go through the layers of a checkpoint."""
+"""The progress bar of commands that process a checkpoint."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def progress_bar(console: Console, what: str) -> Iterator[Callable[[int, int], N
 
     Args:
         console: where to draw.
-        what: is being done, e.g. "quantising".
+        what: the activity, e.g. "quantising".
 
     Yields:
-        A function to call with what is done and what there is in all.
+        A function to call with the completed and the total amount.
     """
     with Progress(console=console) as progress:
         task = progress.add_task(what, total=None)

@@ -19,30 +19,30 @@ def quantize(
     method: Annotated[str, typer.Option(help="rtn, smoothquant or smoothquant+gptq.")] = "rtn",
     calibration: Annotated[
         Path | None,
-        typer.Option(help="JSONL of {text}, {messages} or {token_ids}; all methods but rtn need."),
+        typer.Option(help="JSONL of {text}, {messages} or {token_ids}; required except for rtn."),
     ] = None,
     max_sequences: Annotated[int, typer.Option(min=1, help="Calibration sequences used.")] = 128,
-    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each that are used.")] = 512,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Tokens used of each sequence.")] = 512,
     keep_float: Annotated[
         list[str] | None,
-        typer.Option(help="Linears whose module path matches stay as they are; repeatable."),
+        typer.Option(help="Regex of linears that stay in floating point; repeatable."),
     ] = None,
     scale_search: Annotated[str, typer.Option(help="absmax or mse.")] = "absmax",
     alpha: Annotated[float, typer.Option(help="SmoothQuant: share moved into weights.")] = 0.5,
     damping: Annotated[float, typer.Option(help="GPTQ: share added to the diagonal.")] = 0.01,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the report as PNG or SVG; needs matplotlib.")
+        Path | None, typer.Option(help="Plot the report as PNG or SVG; needs matplotlib.")
     ] = None,
 ) -> None:
     """Quantise a checkpoint to W8A8 in compressed-tensors format; resumes if interrupted."""
     from qwen3_a8w8.checkpoint.new_directory import check_is_new
-    from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint  # brings torch
+    from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint  # imports torch
     from qwen3_a8w8.checkpoint.quantize_options import QuantizeOptions
     from qwen3_a8w8.checkpoint.quantize_report import plot_report
     from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.text.calibration_file import read_calibration_file
 
-    check_is_new(dst)  # before the time that calibration data take, and before a bar is drawn
+    check_is_new(dst)  # before calibration data is read, which takes time, and the bar is shown
     source = resolve_model(src)
     sequences: tuple[tuple[int, ...], ...] = ()
     if calibration is not None:
@@ -69,7 +69,7 @@ def quantize(
     if suggested:
         more = f" and {len(suggested) - _NUM_SUGGESTED} more" * (len(suggested) > _NUM_SUGGESTED)
         console.print(
-            f"these lose most, consider --keep-float: {', '.join(suggested[:_NUM_SUGGESTED])}"
+            f"largest errors, consider --keep-float: {', '.join(suggested[:_NUM_SUGGESTED])}"
             f"{more} (see {summary.report})"
         )
     if plot is not None:

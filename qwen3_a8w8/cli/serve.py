@@ -21,13 +21,13 @@ def serve(
     http_proxy: Annotated[
         Literal["haproxy", "python"] | None,
         typer.Option(
-            help="What takes the requests: Ray's HAProxy, or Serve's own proxy; default: haproxy "
-            "on Linux, else python."
+            help="HTTP proxy: the HAProxy that Ray ships, or Serve's own; default: haproxy "
+            "on Linux, otherwise python."
         ),
     ] = None,
     api_key_file: Annotated[
         str | None,
-        typer.Option(help="File with one API key a line; default: $QWEN3_A8W8_API_KEY, if set."),
+        typer.Option(help="File with one API key per line; default: $QWEN3_A8W8_API_KEY, if set."),
     ] = None,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
     *,
@@ -36,8 +36,8 @@ def serve(
     """Serve a model over HTTP (OpenAI-compatible) until interrupted."""
     from pydantic import ValidationError
 
-    from deployments.haproxy import DEFAULT_HTTP_PROXY
-    from deployments.local import serve_local  # brings ray
+    from deployments.local.application import serve_local  # imports ray
+    from deployments.local.haproxy import DEFAULT_HTTP_PROXY
     from deployments.settings import AppSettings
     from qwen3_a8w8.errors import ConfigError
 

@@ -1,7 +1,7 @@
-"""What a model is and how an engine runs it, as frozen dataclasses.
+"""Model architecture and engine options, as frozen dataclasses.
 
-`ModelConfig` holds the facts of one Qwen3 dense checkpoint; `EngineConfig` the
-choices of whoever runs it. Neither reads a file: `checkpoint/` builds the first
+`ModelConfig` describes one Qwen3 dense checkpoint, `EngineConfig` the options of
+the engine that runs it. Neither reads a file: `checkpoint/` builds the first
 from a config.json, the CLI and `deployments/settings.py` the second.
 """
 

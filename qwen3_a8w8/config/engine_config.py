@@ -1,4 +1,4 @@
-"""`EngineConfig`: the choices of whoever runs a model, with their ranges."""
+"""`EngineConfig`: the options of an engine, with their ranges."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ class EngineConfig:
     """How one engine runs a model.
 
     Attributes:
-        device: "auto", "cpu", "npu" or "cuda". "auto" takes the best that can run here.
+        device: "auto", "cpu", "npu" or "cuda". "auto" takes the best device that can run here.
         decode_batch_sizes: batch sizes the decode callable is compiled for; a subset of (1, 16).
         block_size: tokens per KV block (16 to 256, a multiple of 16). Larger wastes more memory
             at a sequence's end, smaller makes block tables longer.
         num_kv_blocks: KV blocks including the scratch block; overrides the two below.
         kv_cache_bytes: bytes for the KV cache; used when `num_kv_blocks` is None.
         kv_memory_fraction: share (0 to 1] of the memory free after warm-up that the cache may
-            take when neither of the two above is given.
+            take if neither of the two above is given.
         kv_cache_dtype: "int8" (with a scale cache) or "bf16", which takes nearly twice the memory
-            per token; the latter is the experimental flag `bf16_kv_cache` under another name.
+            per token; the same as the experimental flag `bf16_kv_cache`.
         max_model_len: longest prompt plus output in tokens. A number must fit the checkpoint and
-            the KV cache. None: the checkpoint's own limit, or what the KV cache holds of it.
-        prefill_chunk_tokens: most prompt tokens computed in one prefill dispatch.
-        prefill_layers_per_dispatch: layers that a prefill dispatch goes through before others
+            the KV cache. None: the checkpoint's own limit, or what fits the KV cache if less.
+        prefill_chunk_tokens: most prompt tokens that one prefill dispatch computes.
+        prefill_layers_per_dispatch: layers that a prefill dispatch computes before others
             may decode and an abort takes effect; None: all. Each group of layers has scratch
             memory of its own.
         max_decode_stall_ms: milliseconds by which a prefill dispatch may delay sequences that
-            decode (> 0); chunks are cut, by measured speed, to keep to it. Higher values give
-            new prompts their first token earlier. None: no bound.
+            decode (> 0); chunks are shortened, by measured speed, to stay within it. Higher
+            values give new prompts their first token earlier. None: no bound.
         max_running_requests: sequences that decode at the same time, at most 16.
         max_queued_requests: waiting requests beyond which new ones get a CapacityError.
-        max_queued_tokens: tokens of waiting requests beyond which new ones get one; a single
-            request of more is taken when none waits.
+        max_queued_tokens: tokens of waiting requests beyond which new ones get a CapacityError;
+            a single larger request is accepted if none waits.
         enable_prefix_caching: reuse full KV blocks of equal prefixes.
-        lookahead: plans sent before the former result is in (0 or 1).
+        lookahead: plans sent before the previous result has arrived (0 or 1).
         num_threads: CPU threads; None: the cores this process may use.
-        packed_cache_dir: where packed weights are kept between runs: a directory; "auto" for
-            $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None for nowhere, which packs them
-            anew each time.
+        isa: instruction path of the CPU kernels by name, e.g. "avx2"; None: the fastest that this
+            machine can run. `doctor` lists them.
+        packed_cache_dir: where packed weights are stored between runs: a directory; "auto" for
+            $QWEN3_A8W8_CACHE or ~/.cache/qwen3-a8w8/packed; None: not stored, every start packs
+            them again.
         use_mmap: map packed weights, so that the processes of a host share one copy and a start
             takes seconds. False: every process reads a copy into its own memory, which the
-            kernel can keep in huge pages where it can't do so for files.
+            kernel can back with huge pages where it can't do so for files.
         enable: names of experimental flags to switch on.
     """
 
@@ -70,19 +72,20 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     lookahead: int = 1
     num_threads: int | None = None
+    isa: str | None = None
     packed_cache_dir: str | None = "auto"
     use_mmap: bool = True
     enable: tuple[str, ...] = field(default=())
 
     @property
     def active_flags(self) -> tuple[str, ...]:
-        """Experimental flags that are on, those that other fields mean included."""
+        """Enabled experimental flags, including those that other fields imply."""
         implied = (BF16_KV_CACHE,) if self.kv_cache_dtype == "bf16" else ()
         return tuple(dict.fromkeys((*self.enable, *implied)))
 
     @property
     def has_bf16_kv_cache(self) -> bool:
-        """Whether keys and values are kept in bfloat16."""
+        """Whether keys and values are stored in bfloat16."""
         return BF16_KV_CACHE in self.active_flags
 
     def __post_init__(self) -> None:
@@ -186,6 +189,11 @@ class EngineConfig:
             'a directory, "auto", or None',
         )
         check(isinstance(self.use_mmap, bool), "use_mmap", "true or false")
+        check(
+            self.isa is None or (isinstance(self.isa, str) and self.isa != ""),
+            "isa",
+            "the name of an instruction path, or None",
+        )
         check(
             self.num_threads is None or is_count(self.num_threads, 1, 1024),
             "num_threads",

@@ -1,4 +1,4 @@
-"""`ModelConfig`: the facts of one Qwen3 dense checkpoint, also from a config.json."""
+"""`ModelConfig`: the architecture of one Qwen3 dense checkpoint, read from a config.json."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class ModelConfig:
         vocab_size: rows of the embedding.
         rope_theta: base of the rotary embedding.
         rms_norm_eps: epsilon of every RMSNorm.
-        max_position_embeddings: context the checkpoint was made for, in tokens.
-        yarn: how its positions are stretched beyond that, or None.
+        max_position_embeddings: context the checkpoint was trained for, in tokens.
+        yarn: how positions are scaled beyond that, or None.
         tie_word_embeddings: lm_head shares the embedding matrix.
         eos_token_ids: ids that end a generation unless `ignore_eos`.
     """
@@ -47,7 +47,7 @@ class ModelConfig:
 
     @property
     def context_length(self) -> int:
-        """Most tokens of one sequence that the checkpoint is meant for."""
+        """Most tokens of one sequence that the checkpoint supports."""
         if self.yarn is None:
             return self.max_position_embeddings
         return max(self.max_position_embeddings, self.yarn.context_length)
@@ -118,7 +118,7 @@ class ModelConfig:
                 )
             return float(value)
 
-        # transformers 5 moved rope_theta into rope_parameters; both spellings are in the wild.
+        # transformers 5 moved rope_theta into rope_parameters; checkpoints have either.
         rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
         if not isinstance(rope, Mapping):
             raise CheckpointError(f"{source}: rope parameters are {rope!r}, expected an object")

@@ -1,5 +1,6 @@
 """Sequences, scheduling and batching over token ids; imports no tensor library.
 
-`plan.py` is the contract with a runner, `core.py` the brain, `step_cycle.py` its way from plan
-to result, `engine.py` its in-process driver.
+`core.py` is the face, `plan.py` the contract with a runner, `step_cycle.py` the way from plan to
+result, `engine.py` the in-process driver. `admission/` decides who may enter, `scheduling/` who
+runs.
 """

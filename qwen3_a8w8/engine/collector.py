@@ -6,15 +6,9 @@ Passive: it is fed by `engine.py` and knows neither runner nor schedule.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from qwen3_a8w8.engine.plan import PromptToken, TokenLogprobs
-from qwen3_a8w8.engine.request import (
-    EngineRequest,
-    FinishReason,
-    SequenceOutput,
-    TokenEvent,
-)
+from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
 
 EventHook = Callable[[int, int, TokenEvent], bool]
 """Called as (request index, index of the sequence in it, event); True ends the sequence with
@@ -25,26 +19,21 @@ finish_reason "stop", as after a stop string."""
 class _Partial:
     request_index: int
     index: int
-    prompt_token_ids: tuple[int, ...]
-    token_ids: list[int]
-    logprobs: list[TokenLogprobs | None] = field(default_factory=list)
-    finish_reason: FinishReason | None = None
-    stop_token_id: int | None = None
-    num_cached_tokens: int = 0
-    prompt_tokens: tuple[PromptToken, ...] = ()
+    request: EngineRequest
+    events: list[TokenEvent] = field(default_factory=list)
 
 
 class Collector:
     """The sequences of one call.
 
     Attributes:
-        live: ids of those that have not ended.
+        active: ids of those that have not ended.
     """
 
     def __init__(self, on_event: EventHook | None = None) -> None:
         self._on_event = on_event
         self._partials: dict[int, _Partial] = {}
-        self.live: set[int] = set()
+        self.active: set[int] = set()
 
     @property
     def seq_ids(self) -> list[int]:
@@ -54,13 +43,8 @@ class Collector:
     def expect(self, request_index: int, request: EngineRequest, seq_ids: list[int]) -> None:
         """Announces the sequences of a request, before their first event."""
         for index, seq_id in enumerate(seq_ids):
-            self._partials[seq_id] = _Partial(
-                request_index,
-                index,
-                tuple(request.prompt_token_ids),
-                list(request.output_token_ids),
-            )
-            self.live.add(seq_id)
+            self._partials[seq_id] = _Partial(request_index, index, request)
+            self.active.add(seq_id)
 
     def take(self, event: TokenEvent) -> bool:
         """Adds an event to its sequence; events after the end are ignored.
@@ -72,40 +56,38 @@ class Collector:
             EngineDeadError: the event carries it.
             RequestFailedError: the event carries it.
         """
-        if event.seq_id not in self.live:
+        if event.seq_id not in self.active:
             return False
         if event.error is not None:
             raise event.error
         partial = self._partials[event.seq_id]
-        partial.token_ids += event.token_ids
-        partial.logprobs += event.logprobs
-        partial.finish_reason = event.finish_reason
-        partial.stop_token_id = event.stop_token_id
-        partial.num_cached_tokens = event.num_cached_tokens
-        partial.prompt_tokens = partial.prompt_tokens or event.prompt_tokens
         is_ended_by_hook = self._on_event is not None and self._on_event(
             partial.request_index, partial.index, event
         )
         if is_ended_by_hook:
-            partial.finish_reason = "stop"
-        if partial.finish_reason is not None:
-            self.live.discard(event.seq_id)
+            event = replace(event, finish_reason="stop")
+        partial.events.append(event)
+        if event.finish_reason is not None:
+            self.active.discard(event.seq_id)
         return is_ended_by_hook
 
     def outputs(self) -> list[SequenceOutput]:
         """Everything collected, in the order of requests; all sequences must have ended."""
-        return [
-            SequenceOutput(
-                request_index=partial.request_index,
-                index=partial.index,
-                prompt_token_ids=partial.prompt_token_ids,
-                token_ids=tuple(partial.token_ids),
-                logprobs=tuple(partial.logprobs),
-                finish_reason=partial.finish_reason,
-                stop_token_id=partial.stop_token_id,
-                num_cached_tokens=partial.num_cached_tokens,
-                prompt_tokens=partial.prompt_tokens,
-            )
-            for partial in self._partials.values()
-            if partial.finish_reason is not None
-        ]
+        outputs = []
+        for partial in self._partials.values():
+            whole = TokenEvent.merged(partial.events)
+            if whole.finish_reason is not None:
+                outputs.append(
+                    SequenceOutput(
+                        request_index=partial.request_index,
+                        index=partial.index,
+                        prompt_token_ids=tuple(partial.request.prompt_token_ids),
+                        token_ids=(*partial.request.output_token_ids, *whole.token_ids),
+                        logprobs=whole.logprobs,
+                        finish_reason=whole.finish_reason,
+                        stop_token_id=whole.stop_token_id,
+                        num_cached_tokens=whole.num_cached_tokens,
+                        prompt_tokens=whole.prompt_tokens,
+                    )
+                )
+        return outputs

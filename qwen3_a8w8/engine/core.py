@@ -1,14 +1,14 @@
-"""The engine's brain: requests in, plans out, results in, token events out.
+"""The engine's face: requests in, plans out, results in, token events out.
 
 Synchronous, single-threaded and deterministic: it waits for nothing, so the
-in-process engine (`engine.py`) and the asynchronous router of the deployment
-drive the same code. Per step: `plan_step`, somebody executes the plan,
-`complete_step`. With `lookahead` 1 the next plan may be asked for before the
-result of the last one is in; the tokens are the same either way.
+in-process engine (`engine.py`) and the asynchronous batch router of the deployment
+drive the same code. Per step: `plan_step`, the driver has the plan executed and hands the
+answer to `take`. With `lookahead` 1 the next plan may be asked for before the
+result of the last one is in; the tokens are the same either way. What is in flight is
+counted here and nowhere else.
 
-Who may enter is decided in `admission.py`, and what a request becomes in `intake.py`.
-`step_cycle.py` goes from plan to result; who runs is decided in `scheduler.py`. This module
-is their face, and knows whether the engine is alive.
+Who may enter is decided in `admission/`, who runs in `scheduling/`; `step_cycle.py` goes from
+plan to result. This module knows whether the engine is alive.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ import time
 from collections.abc import Callable
 
 from qwen3_a8w8.config import EngineConfig
-from qwen3_a8w8.engine.admission import check_request
-from qwen3_a8w8.engine.intake import Intake
-from qwen3_a8w8.engine.live import LiveSequences
+from qwen3_a8w8.engine.active_sequences import ActiveSequences
+from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
+from qwen3_a8w8.engine.admission.sequence_factory import SequenceFactory, check_request
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
-from qwen3_a8w8.engine.queue_limit import QueueLimit
-from qwen3_a8w8.engine.recovery import NUM_DEATHS_TO_TRY, Recovery
+from qwen3_a8w8.engine.recovery import NUM_CRASHES_TO_ISOLATE, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
-from qwen3_a8w8.engine.scheduler import Scheduler
+from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
-from qwen3_a8w8.engine.stats import EngineStats
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.engine.step_cycle import StepCycle
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
 from qwen3_a8w8.kv_cache.block_pool import BlockPool
@@ -73,7 +72,7 @@ class EngineCore:
                     f"for batch size {size}; the runner measures it at warm-up"
                 )
         self._capabilities = capabilities
-        self._intake = Intake(capabilities, config, draw_seed)
+        self._sequence_factory = SequenceFactory(capabilities, config, draw_seed)
         self._pool = BlockPool(
             capabilities.num_kv_blocks,
             capabilities.block_size,
@@ -81,13 +80,15 @@ class EngineCore:
         )
         self._scheduler = Scheduler(capabilities, self._pool, config, clock)
         self._queue_limit = QueueLimit(config, capabilities, self._scheduler.queues, clock)
-        self._live = LiveSequences(self._scheduler, self._queue_limit, clock)
-        self._recovery = Recovery(self._scheduler.queues, self._live, self._intake.probe)
+        self._active = ActiveSequences(self._scheduler, self._queue_limit, clock)
+        self._recovery = Recovery(
+            self._scheduler.queues, self._active, self._sequence_factory.canary
+        )
         self._steps = StepCycle(
             self._scheduler,
             self._pool,
             self._queue_limit,
-            self._live,
+            self._active,
             self._recovery,
             lookahead=config.lookahead,
             clock=clock,
@@ -105,9 +106,9 @@ class EngineCore:
         return self._pool
 
     @property
-    def num_live(self) -> int:
+    def num_active_sequences(self) -> int:
         """Sequences that have not ended."""
-        return len(self._live)
+        return len(self._active)
 
     @property
     def num_in_flight(self) -> int:
@@ -120,16 +121,12 @@ class EngineCore:
         return self._error
 
     def sequence(self, seq_id: int) -> Sequence:
-        """A live sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
+        """An active sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
 
         Raises:
             KeyError: it has ended or never was.
         """
-        return self._live[seq_id]
-
-    def room(self) -> int:
-        """Sequences that can be added now, as far as their number goes."""
-        return self._queue_limit.room
+        return self._active[seq_id]
 
     def has_room(self, request: EngineRequest) -> bool:
         """Whether `add` would take the request now without a CapacityError."""
@@ -160,7 +157,7 @@ class EngineCore:
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of(request), [request])
+        return self._queue(self._sequence_factory.sequences_of(request), [request])
 
     def add_batch(self, requests: list[EngineRequest]) -> list[int]:
         """Queues an explicit batch that decodes as one true batch of exactly these prompts.
@@ -184,7 +181,7 @@ class EngineCore:
             EngineDeadError: the runner is gone.
         """
         self._check_alive()
-        return self._queue(self._intake.sequences_of_batch(requests), requests)
+        return self._queue(self._sequence_factory.sequences_of_batch(requests), requests)
 
     def abort(self, seq_id: int, finish_reason: FinishReason = "abort") -> TokenEvent | None:
         """Ends a sequence at whatever stage it is; a step in flight is simply ignored.
@@ -196,24 +193,46 @@ class EngineCore:
         Returns:
             Its last event, or None if it had ended before (so it may be repeated).
         """
-        seq = self._live.get(seq_id)
-        return None if seq is None else self._live.end(seq, finish_reason)
+        seq = self._active.get(seq_id)
+        return None if seq is None else self._active.end(seq, finish_reason)
 
     def plan_step(self) -> StepPlan | None:
         """Makes the next plan.
 
         Returns:
             A plan to execute after every earlier one, or None when there is nothing to do now:
-            idle, `lookahead` + 1 plans in flight, or all that is left depends on a result.
+            idle, `lookahead` + 1 plans in flight, or all that remains depends on a result.
 
         Raises:
-            EngineDeadError: nothing is in flight and yet no live sequence can go on, which is a
-                defect of the scheduler; better said than hung. The caller goes on with `fail_all`.
+            EngineDeadError: nothing is in flight and yet no sequence can continue, which is a
+                defect of the scheduler; better raised than hung. The caller calls `fail_all`.
         """
         plan = None if self._error is not None else self._steps.plan()
         if plan is not None:
             logger.debug("%s", self._scheduler.last_decision)
         return plan
+
+    def take(self, answer: StepResult | Exception) -> list[TokenEvent]:
+        """Takes in what the runner has answered to the oldest plan in flight.
+
+        A step that failed is recovered from (`fail_step`); any other exception, or a result that
+        doesn't fit its plan, means that the runner is lost, and every sequence ends (`fail_all`).
+
+        Args:
+            answer: the plan's result, or what was raised in its place.
+
+        Returns:
+            At most one event per sequence. Empty once the engine is dead.
+        """
+        try:
+            if isinstance(answer, StepResult):
+                return self.complete_step(answer)
+            if isinstance(answer, StepFailedError):
+                self.fail_step(answer)
+                return []
+            return [] if self._error is not None else self.fail_all(answer)
+        except Exception as error:
+            return self.fail_all(error)
 
     def complete_step(self, result: StepResult) -> list[TokenEvent]:
         """Takes in the result of the oldest plan in flight.
@@ -222,39 +241,38 @@ class EngineCore:
         whose time is up end here.
 
         Returns:
-            News, at most one event per sequence. Empty once the engine is dead.
+            At most one event per sequence. Empty once the engine is dead.
 
         Raises:
             EngineDeadError: the result is not that of the oldest plan, or samples are missing;
-                the caller goes on with `fail_all`.
+                the caller calls `fail_all`.
         """
         return [] if self._error is not None else self._steps.complete(result)
 
-    def fail_step(self, step_id: int, error: StepFailedError) -> None:
-        """Takes note that the runner lives but couldn't carry out the oldest plan in flight.
+    def fail_step(self, error: StepFailedError) -> None:
+        """Recovers from an oldest plan in flight that a runner which is alive couldn't carry out.
 
-        Every sequence is computed anew from its known tokens, after those of the step have been
-        tried one by one; see `recovery.py`.
+        Every sequence is recomputed from its known tokens, after those of the step have been
+        retried one by one; see `recovery.py`.
 
         Args:
-            step_id: of the plan.
             error: what the runner said.
 
         Raises:
-            EngineDeadError: the runner fails whatever it is given; the caller goes on with
+            EngineDeadError: the runner fails whatever it is given; the caller calls
                 `fail_all`.
         """
         if self._error is None:
-            self._steps.fail(step_id, error)
+            self._steps.fail(error)
 
     def fail_all(self, error: BaseException) -> list[TokenEvent]:
-        """Declares the runner dead: every live sequence ends here, and nothing is accepted more.
+        """Declares the engine dead: every active sequence ends here, and nothing more is accepted.
 
         Args:
             error: what happened; an EngineDeadError is passed on as it is.
 
         Returns:
-            One last event per live sequence, with finish_reason "error" and the error, which
+            One last event per active sequence, with finish_reason "error" and the error, which
             says whether the sequence was being computed (`was_computing`).
         """
         if self._error is None:
@@ -262,10 +280,10 @@ class EngineCore:
                 self._error = error
             else:
                 self._error = EngineDeadError(f"the runner failed: {type(error).__name__}: {error}")
-        return self._live.end_all(self._error, self._steps.stop())
+        return self._active.end_all(self._error, self._steps.stop())
 
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of the engine's state and counters."""
         counters = self._scheduler.counters
         num_rows = sum(size * count for size, count in counters.decode_batches.items())
         return EngineStats(
@@ -275,12 +293,12 @@ class EngineCore:
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
             num_active_rows=self._steps.num_active_rows,
-            num_finished=dict(self._live.num_finished),
+            num_finished=dict(self._active.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
             device_time_s=self._steps.device_time_s,
             prefill_token_s=self._scheduler.prefill.budget.token_s,
             counters=counters.copy(),
-            requests=self._live.requests.copy(),
+            requests=self._active.requests.copy(),
             last_decision=self._scheduler.last_decision,
         )
 
@@ -289,9 +307,9 @@ class EngineCore:
         num_each = len(sequences) // len(requests)
         for i, seq in enumerate(sequences):
             request = requests[i // num_each]
-            self._live.add(seq, request.timeout_s)
-            if request.num_deaths >= NUM_DEATHS_TO_TRY:
-                self._recovery.suspect(seq)
+            self._active.add(seq, request.timeout_s)
+            if request.num_engine_crashes >= NUM_CRASHES_TO_ISOLATE:
+                self._recovery.quarantine(seq)
         return [seq.seq_id for seq in sequences]
 
     def _check_alive(self) -> None:

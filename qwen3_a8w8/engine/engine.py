@@ -1,31 +1,31 @@
-"""The in-process engine: drives an `EngineCore` and a `Runner` against each other.
+"""The in-process engine: an `EngineCore` and a `Runner` that work in turns.
 
 The loop is `Engine.step`: schedule, run, update. The runner works in a thread of
 its own, so that with `lookahead` 1 the next plan is made, and text is decoded,
-while the device computes. Tokens only; `llm.py` adds the text.
+while the device computes. Tokens only; `llm/` adds the text.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.collector import Collector, EventHook
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.execute import execute_step
-from qwen3_a8w8.engine.plan import Runner, StepResult
+from qwen3_a8w8.engine.plan import Runner, StepPlan, StepResult, execute_step
 from qwen3_a8w8.engine.request import EngineRequest, SequenceOutput, TokenEvent
-from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import EngineDeadError, StepFailedError
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
+from qwen3_a8w8.errors import EngineDeadError
 
 
 class Engine:
     """Serves requests in this process. Not thread-safe: one thread at a time may call.
 
-    Calls may be interleaved, though: while one `stream` is read, others (or `generate`) go
-    on, and events are kept for whoever they belong to.
+    Calls may be interleaved, though: while one `stream` is read, others (or `generate`) may run,
+    and events are kept for the call that they belong to.
     """
 
     def __init__(self, runner: Runner, config: EngineConfig) -> None:
@@ -37,44 +37,42 @@ class Engine:
         self._runner = runner
         self._core = EngineCore(runner.capabilities, config)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="runner")
-        self._in_flight: deque[tuple[int, Future[StepResult]]] = deque()
+        self._answers: SimpleQueue[StepResult | Exception] = SimpleQueue()
         self._events: dict[int, list[TokenEvent]] = {}
 
     def step(self) -> bool:
         """Schedule, run, update: completes one step, after sending as many as lookahead allows.
 
         If the runner fails for one sequence only, that one gets its last event here, with the
-        error; if it fails whatever it is given, every live sequence does.
+        error; if it fails whatever it is given, every sequence does.
 
         Returns:
             Whether there was anything to do.
         """
         try:
             while plan := self._core.plan_step():
-                future = self._worker.submit(execute_step, self._runner, plan)
-                self._in_flight.append((plan.step_id, future))
-            if not self._in_flight:
-                return False
-            # Stays in the queue while waited for: an interrupt here loses no result.
-            step_id, future = self._in_flight[0]
-            try:
-                result = future.result()
-            except StepFailedError as error:
-                self._in_flight.popleft()
-                self._core.fail_step(step_id, error)
-                return True
-            self._in_flight.popleft()
-            events = self._core.complete_step(result)
+                self._worker.submit(self._execute, plan)
         except Exception as error:
-            self._in_flight.clear()
             events = self._core.fail_all(error)
+        else:
+            if not self._core.num_in_flight:
+                return False
+            # An interrupt while it waits loses no answer: that stays in the queue.
+            events = self._core.take(self._answers.get())
         for event in events:
             if event.seq_id in self._events:
                 self._events[event.seq_id].append(event)
         return True
 
+    def _execute(self, plan: StepPlan) -> None:
+        """Runs on the worker's thread."""
+        try:
+            self._answers.put(execute_step(self._runner, plan))
+        except Exception as error:
+            self._answers.put(error)
+
     def stats(self) -> EngineStats:
-        """A snapshot of what the engine holds and has done."""
+        """A snapshot of the engine's state and counters."""
         return self._core.stats()
 
     def generate(
@@ -127,7 +125,7 @@ class Engine:
         """Yields the events of one request (its `n` sequences interleaved) as they happen.
 
         The request is checked by this call and queued by the first `next`, so that an iterator
-        that is never read holds nothing. Closing it aborts what is still live.
+        that is never read holds nothing. Closing it aborts what is still active.
 
         Raises:
             InvalidRequestError: the request can't be served.
@@ -139,13 +137,12 @@ class Engine:
         return self._stream(request)
 
     def close(self) -> None:
-        """Ends what is live, waits for the step in flight and closes the runner; idempotent."""
+        """Ends what is active, waits for the step in flight and closes the runner; idempotent."""
         for event in self._core.fail_all(
             EngineDeadError("the engine has been closed", was_computing=False)
         ):
             if event.seq_id in self._events:
                 self._events[event.seq_id].append(event)
-        self._in_flight.clear()
         self._worker.shutdown(wait=True, cancel_futures=True)
         self._runner.close()
 
@@ -153,7 +150,7 @@ class Engine:
         self, pending: deque[tuple[int, EngineRequest]], collector: Collector
     ) -> list[SequenceOutput]:
         try:
-            while pending or collector.live:
+            while pending or collector.active:
                 while pending and self._may_add(pending[0][1], collector):
                     index, request = pending.popleft()
                     collector.expect(index, request, self._watch(self._core.add(request)))
@@ -161,30 +158,30 @@ class Engine:
                     if collector.take(event):
                         self._core.abort(event.seq_id, "stop")
         finally:
-            self._forget(collector)
+            self._release(collector)
         return collector.outputs()
 
     def _may_add(self, request: EngineRequest, collector: Collector) -> bool:
-        # With nothing of our own to wait for, `add` shall say why there is no room.
-        return self._core.has_room(request) or not collector.live
+        # With nothing of its own to wait for, `add` raises why there is no room.
+        return self._core.has_room(request) or not collector.active
 
     def _stream(self, request: EngineRequest) -> Iterator[TokenEvent]:
         collector = Collector()
         collector.expect(0, request, self._watch(self._core.add(request)))
         try:
-            while collector.live:
+            while collector.active:
                 for event in self._next_events(collector):
                     collector.take(event)
                     yield event
         finally:
-            self._forget(collector)
+            self._release(collector)
 
     def _next_events(self, collector: Collector) -> list[TokenEvent]:
-        """News of the call's live sequences; makes one step if there is none yet."""
-        if not any(self._events[seq_id] for seq_id in collector.live):
+        """Events of the call's sequences; makes one step if there are none yet."""
+        if not any(self._events[seq_id] for seq_id in collector.active):
             self.step()
         events: list[TokenEvent] = []
-        for seq_id in sorted(collector.live):
+        for seq_id in sorted(collector.active):
             events += self._events[seq_id]
             self._events[seq_id] = []
         return events
@@ -193,10 +190,10 @@ class Engine:
         self._events.update((seq_id, []) for seq_id in seq_ids)
         return seq_ids
 
-    def _forget(self, collector: Collector) -> None:
-        """Ends what is live of a call; when nothing is left at all, empties the runner too."""
+    def _release(self, collector: Collector) -> None:
+        """Ends what is active of a call; when nothing at all is left, empties the runner too."""
         for seq_id in collector.seq_ids:
             self._core.abort(seq_id)
             del self._events[seq_id]
-        while self._core.num_live == 0 and self.step():
+        while self._core.num_active_sequences == 0 and self.step():
             pass

@@ -1,4 +1,4 @@
-"""The two messages between the brain and the muscle: StepPlan down, StepResult up.
+"""The two messages between the batch router and the runner: StepPlan down, StepResult up.
 
 Plain frozen data without tensors: the scheduler makes plans, a runner executes
 them, and the same types cross a process boundary when a Ray actor is between.
@@ -14,18 +14,20 @@ of the time.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import StepFailedError
 from qwen3_a8w8.text.structured import StructuredOutput
 
 
 @dataclass(frozen=True, slots=True)
 class SequenceStart:
-    """Makes a sequence known to the runner; sent before its first chunk.
+    """Registers a sequence with the runner; sent before its first chunk.
 
-    Sent anew, with the release of what was known of it, when a step has failed.
+    Sent again, after its release, when a step has failed.
 
     Attributes:
         seq_id: unique for the lifetime of the runner.
@@ -78,9 +80,9 @@ class DecodeRow(NamedTuple):
         position: position of the row's input token, the newest the runner knows of this
             sequence. Its K and V are written there and the token at position + 1 is sampled.
         block_ids: the sequence's block table; covers position + 1 positions and the drafts'.
-        draft_token_ids: guesses of the tokens at position + 1 and on, in a batch of 1 only. They
-            are computed with the row; the leading ones that equal what is sampled are kept, so
-            that the step gives one token more than it kept drafts.
+        draft_token_ids: draft tokens for position + 1 and on, in a batch of 1 only. They are
+            computed with the row; the leading ones that equal what is sampled are accepted, so
+            that the step gives one token more than it accepts.
     """
 
     seq_id: int
@@ -99,17 +101,17 @@ class DecodeBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One step: forget, learn, prefill, decode, in this order.
+    """One step: release, register, prefill, decode, in this order.
 
     Attributes:
         step_id: counts up by one per plan.
-        release: sequences to forget; unknown ids are ignored, so it may be repeated.
-        start: sequences to learn.
+        release: sequences to release; unknown ids are ignored, so it may be repeated.
+        start: sequences to register.
         prefill: chunks of distinct sequences, together at most `prefill_chunk_tokens` tokens
             and at most `max_prefill_seqs` rows of logits.
         prefill_layers: layers [begin, end) that the chunks go through in this step; None: all.
             A dispatch that has begun at layer 0 is continued, in later plans, with the same
-            chunks or fewer (of sequences that have gone) and the layers that follow. Samples
+            chunks or fewer (some sequences may have ended) and the layers that follow. Samples
             come with the last layer.
         decode: one batch, or None.
     """
@@ -160,8 +162,8 @@ class SampledToken(NamedTuple):
         position: the token's own position in it.
         token_id: the token.
         logprobs: if they were asked for.
-        error: why the form that was asked for allows no token any more; the token then means
-            nothing, and the sequence is to end.
+        error: why the grammar of its structured output allows no further token; the token then
+            means nothing, and the sequence has to end.
     """
 
     seq_id: int
@@ -177,8 +179,8 @@ class StepResult:
 
     Attributes:
         step_id: of the plan.
-        sampled: one entry per decode row and per chunk with `is_sampled`; of a row with drafts
-            one per kept draft and one more, in the order of their positions.
+        sampled: one entry per decode row and per chunk with `is_sampled`; of a row with draft
+            tokens one per accepted token and one more, in the order of their positions.
         device_time_s: seconds that the device computed.
         prefill_time_s: those of them that went into the step's chunks.
         idle_s: seconds that the device waited, from its last work in the step before to its last
@@ -196,7 +198,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class RunnerCapabilities:
-    """What a runner can do, fixed once it is warm; all a scheduler has to know of it.
+    """What a runner can do, fixed once it is warm; all that a scheduler needs of it.
 
     Attributes:
         decode_batch_sizes: ascending, e.g. (1, 16).
@@ -211,7 +213,7 @@ class RunnerCapabilities:
         description: device, instruction path, threads ... for logs and reports.
         num_layers: layers of the model.
         prefill_token_s: measured seconds per token of a small prefill chunk; 0.0: not measured.
-        max_draft_tokens: most drafts of the row in a batch of 1; 0: none are taken.
+        max_draft_tokens: most draft tokens of the row in a batch of 1; 0: none are taken.
     """
 
     decode_batch_sizes: tuple[int, ...]
@@ -244,21 +246,38 @@ class Runner(Protocol):
             UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
             InvalidRequestError: the plan names an unknown sequence, a position out of order,
                 a block out of range, or a sequence twice; nothing has been dispatched.
-            Exception: whatever else went wrong. The next plans release and start anew what they
-                go on with.
+            Exception: whatever else went wrong. The next plans release and register again the
+                sequences that they continue.
         """
         ...
 
     def prepare_grammar(self, structured: StructuredOutput) -> None:
-        """Compiles the form of a request that is about to be admitted; waits for it.
+        """Compiles the grammar of a request that is about to be admitted; waits for it.
 
         May be called while a step runs, from any thread.
 
         Raises:
-            InvalidRequestError: the form can't be used; `param` names its field.
+            InvalidRequestError: the grammar can't be used; `param` names its field.
         """
         ...
 
     def close(self) -> None:
-        """Gives memory and threads back; may be called again."""
+        """Frees memory and threads; may be called again."""
         ...
+
+
+logger = logging.getLogger(__name__)
+
+
+def execute_step(runner: Runner, plan: StepPlan) -> StepResult:
+    """Runs one step.
+
+    Raises:
+        StepFailedError: the runner raised, whatever it was; the log has the traceback. What of
+            the plan was carried out isn't known.
+    """
+    try:
+        return runner.execute(plan)
+    except Exception as error:
+        logger.exception("step %d failed", plan.step_id)
+        raise StepFailedError(f"step {plan.step_id}: {type(error).__name__}: {error}") from error

@@ -1,8 +1,8 @@
-"""Guesses a sequence's next tokens from what it holds already.
+"""Draft tokens for a sequence, looked up in its own tokens.
 
 Text that is edited, quoted or summarised repeats itself: where the newest tokens
 have occurred before, what followed then is a good guess of what follows now. A
-wrong guess costs a little time and changes nothing.
+wrong draft token costs a little time and changes nothing.
 Source: Saxena 2023, "Prompt Lookup Decoding".
 """
 

@@ -1,13 +1,13 @@
 """What goes into the engine and what comes out of it, in token ids.
 
-Text, HTTP and Ray are other people's business; so is the way from a request to
-a step (`scheduler.py`).
+Knows neither text nor HTTP nor Ray, nor how a request becomes steps (`scheduling/`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,9 +40,9 @@ class EngineRequest:
         family: requests with the same prompt and the same family are several answers to one
             question: while they run they share its blocks also where prefix caching is off. None:
             with `n` > 1 its own sequences are one.
-        num_deaths: times in a row that an engine has died while it computed this request. After
-            the second it runs alone until it has given a few tokens, so that others aren't
-            taken for the cause.
+        num_engine_crashes: times in a row that an engine has crashed while it computed this
+            request. After the second it runs in isolation until it has given a few tokens, so that
+            others aren't blamed.
     """
 
     prompt_token_ids: tuple[int, ...]
@@ -52,7 +52,7 @@ class EngineRequest:
     timeout_s: float | None = None
     cache_salt: str | None = None
     family: str | None = None
-    num_deaths: int = 0
+    num_engine_crashes: int = 0
 
     def check_options(self) -> None:
         """Checks what doesn't depend on a model.
@@ -90,12 +90,12 @@ class EngineRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """News of one sequence after one step.
+    """What a step, or several, have added to one sequence.
 
     Attributes:
         seq_id: the sequence.
-        token_ids: new tokens, usually one, more where drafts were kept; the token that ended it
-            is included.
+        token_ids: new tokens, usually one, more where draft tokens were accepted; the one that
+            ended it is included.
         logprobs: one entry per new token, None where the request didn't ask.
         finish_reason: "stop" (a stop token), "length", "timeout", "abort", "error", or None while
             it goes on. Exactly one event of a sequence has a reason, and it is the last.
@@ -103,8 +103,8 @@ class TokenEvent:
             text.
         num_cached_tokens: prompt tokens that came from the prefix cache.
         error: why it failed, with finish_reason "error": RequestFailedError for this request alone,
-            likewise InvalidRequestError if the form that it asked for can't be gone on with, or
-            EngineDeadError with the whole engine.
+            likewise InvalidRequestError if its grammar cannot continue, or EngineDeadError with the
+            whole engine.
         prompt_tokens: with the first token, if they were asked for: the prompt's but the first.
     """
 
@@ -116,6 +116,25 @@ class TokenEvent:
     num_cached_tokens: int = 0
     error: Qwen3A8W8Error | None = None
     prompt_tokens: tuple[PromptToken, ...] = ()
+
+    @classmethod
+    def merged(cls, events: Sequence[TokenEvent]) -> TokenEvent:
+        """One event that says what `events` (of one sequence, in order, at least one) say."""
+        last = events[-1]
+        if len(events) == 1:
+            return last
+        return cls(
+            seq_id=last.seq_id,
+            token_ids=tuple(token_id for event in events for token_id in event.token_ids),
+            logprobs=tuple(entry for event in events for entry in event.logprobs),
+            finish_reason=last.finish_reason,
+            stop_token_id=last.stop_token_id,
+            num_cached_tokens=max(event.num_cached_tokens for event in events),
+            error=last.error,
+            prompt_tokens=next(
+                (event.prompt_tokens for event in events if event.prompt_tokens), ()
+            ),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """What a request may ask of the sampler and of the end of its generation.
 
 Validated once, when it is made: nothing past admission has to doubt a value.
-Knows no tokenizer, so stop strings are matched elsewhere (`text/output.py`).
+Knows no tokenizer, so stop strings are matched elsewhere (`text/output_processor.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ThinkingLimit:
 
     The tokens at the positions from `num_tokens` on are then those of `end_ids`, whatever the
     logits say. That depends on the tokens before them alone, so it holds in every batch,
-    with lookahead, and where another replica goes on.
+    with lookahead, and after a failover.
 
     Attributes:
         num_tokens: most output tokens before the end, the opening tag included (>= 0).
@@ -107,13 +107,13 @@ class SamplingParams:
         ignore_eos: go on past the model's end-of-sequence tokens.
         logprobs: report the log-probability of each token and of this many alternatives
             (0 to 20) under the model's own distribution; None: don't.
-        prompt_logprobs: the same for every token of the prompt but the first, told with the first
-            token of the output. The prompt is then computed anew, in small chunks.
+        prompt_logprobs: the same for every token of the prompt but the first, reported with the
+            first token of the output. The prompt is then recomputed, in small chunks.
         n: independent answers to one prompt (1 to 16).
         skip_special_tokens: leave special tokens out of the text.
         thinking_limit: closes the think block in time; None: the model does.
-        structured: the form that the answer must have, a `StructuredOutput` or a mapping of its
-            attributes. The answer ends where the form does, also before `min_tokens`.
+        structured: the structured output, a `StructuredOutput` or a mapping of its attributes. The
+            answer ends where its grammar does, also before `min_tokens`.
     """
 
     max_tokens: int | None = 256
@@ -205,7 +205,7 @@ class SamplingParams:
         return replace(self, seed=seed)
 
     def with_thinking(self, thinking: Thinking) -> SamplingParams:
-        """The same settings; the form of the answer, if it has one, begins to hold there."""
+        """The same settings; the grammar of the answer, if it has one, starts to apply there."""
         if self.structured is None:
             return self
         return replace(self, structured=replace(self.structured, thinking=thinking))
@@ -244,7 +244,7 @@ class SamplingParams:
             )
         if self.ignore_eos:
             raise InvalidRequestError(
-                "ignore_eos is set, but a structured answer ends where its form does; leave one "
+                "ignore_eos is set, but a structured output ends where its grammar does; leave one "
                 "of them out",
                 param="ignore_eos",
             )

@@ -1,7 +1,7 @@
 """One token sequence on its way through the engine, and a batch that stays together.
 
-Holds the state that scheduling turns on: which tokens are known, which positions
-are computed, which blocks they are in. Takes no decision; `scheduler.py` does.
+Holds the state that scheduling depends on: which tokens are known, which positions
+are computed, which blocks they are in. Takes no decision; `scheduling/scheduler.py` does.
 
 Counting with a step in flight: `token_ids` are known to this process,
 `num_in_flight` more have been (or are about to be) sampled on the device.
@@ -39,14 +39,13 @@ class Sequence:
         sampling: settings, with the seed filled in and `n` = 1.
         stop_token_ids: ids that end it.
         max_tokens: most output tokens, after clamping to the room there is.
-        is_clamped: whether that is less than what was asked for.
         rank: lower ones go first: its priority, then its place in the order of arrival.
-        gang: the explicit batch it belongs to, or None.
+        explicit_batch: the explicit batch it belongs to, or None.
         state: waiting, running or finished.
         finish_reason: why it ended, once it has.
-        is_started: whether the runner knows it.
+        is_started: whether it is registered with the runner.
         shares_blocks: whether others may have the blocks of its prefix, and it theirs.
-        is_probe: whether it isn't anybody's request but proves that the runner works.
+        is_canary: whether it isn't anybody's request but proves that the runner works.
         arrived_s: when it was queued, on the engine's clock.
         started_s: when it was first admitted, or None before.
         first_token_s: when its first token was in, of those generated here.
@@ -69,11 +68,10 @@ class Sequence:
         "_root_key",
         "arrived_s",
         "block_ids",
+        "explicit_batch",
         "finish_reason",
         "first_token_s",
-        "gang",
-        "is_clamped",
-        "is_probe",
+        "is_canary",
         "is_started",
         "last_decode_step",
         "last_token_s",
@@ -110,8 +108,8 @@ class Sequence:
         priority: int = 0,
         shares_blocks: bool = False,
         cache_salt: str | None = None,
-        gang: Gang | None = None,
-        is_probe: bool = False,
+        explicit_batch: ExplicitBatch | None = None,
+        is_canary: bool = False,
     ) -> None:
         self.seq_id = seq_id
         self.rank = (priority, seq_id)
@@ -121,12 +119,11 @@ class Sequence:
         self.sampling = sampling
         self.stop_token_ids = stop_token_ids
         self.max_tokens = max_tokens
-        self.is_clamped = sampling.max_tokens is not None and max_tokens < sampling.max_tokens
-        self.gang = gang
+        self.explicit_batch = explicit_batch
         self.state = SequenceState.WAITING
         self.finish_reason: FinishReason | None = None
         self.is_started = False
-        self.is_probe = is_probe
+        self.is_canary = is_canary
         self.arrived_s = 0.0
         self.started_s: float | None = None
         self.first_token_s: float | None = None
@@ -145,8 +142,8 @@ class Sequence:
         self._root_key = root_key(cache_salt)
         self._block_keys: list[BlockKey] = []
         self._lookup: PromptLookup | None = None
-        if gang is not None:
-            gang.members.append(self)
+        if explicit_batch is not None:
+            explicit_batch.members.append(self)
 
     @property
     def num_output_tokens(self) -> int:
@@ -179,7 +176,7 @@ class Sequence:
             self.state is SequenceState.RUNNING
             and self.num_computed_tokens >= self.prefill_end
             and self.num_total_tokens - self.num_prompt_tokens < self.max_tokens
-            and (self.gang is None or self.gang.is_prefilled)
+            and (self.explicit_batch is None or self.explicit_batch.is_prefilled)
         )
 
     def block_keys(self, block_size: int) -> list[BlockKey]:
@@ -188,11 +185,11 @@ class Sequence:
         return self._block_keys
 
     def propose_drafts(self, max_drafts: int) -> tuple[int, ...]:
-        """Guesses of the tokens after the known ones, as many as it could still take.
+        """Draft tokens after the known ones, as many as it could still take.
 
         Meant for a sequence without samples in flight.
         """
-        # Drafts that are kept give one token more than they are.
+        # A step gives one token more than it accepts draft tokens.
         max_drafts = min(max_drafts, self.max_tokens - self.num_output_tokens - 1)
         if max_drafts <= 0:
             return ()
@@ -201,7 +198,7 @@ class Sequence:
         return self._lookup.propose(self.token_ids, max_drafts)
 
     def start_message(self) -> SequenceStart:
-        """What the runner has to know of it."""
+        """What the runner needs of it."""
         return SequenceStart(
             seq_id=self.seq_id,
             prompt_token_ids=tuple(self.token_ids[: self.num_prompt_tokens]),
@@ -211,9 +208,9 @@ class Sequence:
         )
 
     def append(self, token_id: int) -> FinishReason | None:
-        """Takes in a sampled token and says whether it ends the sequence."""
+        """Adds a sampled token; returns the finish reason if it ends the sequence."""
         # min_tokens counts tokens before the stop token, which is when the runner bars it. If it
-        # comes all the same, the form of the answer allows nothing else.
+        # comes all the same, the grammar allows nothing else.
         sampling, num_before = self.sampling, self.num_output_tokens
         may_stop = sampling.structured is not None or num_before >= sampling.min_tokens
         self.token_ids.append(token_id)
@@ -222,8 +219,8 @@ class Sequence:
         return "length" if num_before + 1 >= self.max_tokens else None
 
 
-class Gang:
-    """The sequences of an explicit batch: they decode together, and with nobody else.
+class ExplicitBatch:
+    """The sequences of an explicit batch: they decode together, and with no others.
 
     Attributes:
         batch_size: size of every decode dispatch of the batch, also after rows have ended.
@@ -238,12 +235,12 @@ class Gang:
 
     @property
     def is_prefilled(self) -> bool:
-        """Whether no live member has to be admitted or prefilled any more."""
+        """Whether no member has to be admitted or prefilled any more."""
         return not any(
             member.state is SequenceState.WAITING or member.is_prefilling for member in self.members
         )
 
     def dissolve(self) -> None:
-        """Lets the members go on as independent sequences."""
+        """Makes the members independent sequences."""
         for member in self.members:
-            member.gang = None
+            member.explicit_batch = None

@@ -10,12 +10,13 @@ from qwen3_a8w8.kernels.backend import Backend
 logger = logging.getLogger(__name__)
 
 
-def select_backend(device: str, num_threads: int | None) -> Backend:
+def select_backend(device: str, num_threads: int | None, isa: str | None = None) -> Backend:
     """Makes the backend for a device.
 
     Args:
         device: "auto", "cpu", "npu" or "cuda".
         num_threads: CPU threads; None: the cores this process may use.
+        isa: instruction path of the CPU kernels by name; None: the fastest.
 
     Raises:
         KernelUnavailableError: the device is named explicitly and can't run here.
@@ -28,4 +29,4 @@ def select_backend(device: str, num_threads: int | None) -> Backend:
 
     if device == "auto":
         logger.info("device auto: cpu (npu and cuda have no kernels in this version)")
-    return CpuBackend(num_threads=num_threads)
+    return CpuBackend(isa=isa, num_threads=num_threads)

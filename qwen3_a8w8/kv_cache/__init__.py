@@ -1,1 +1,1 @@
-"""The KV cache: who holds which block, how blocks are found by prefix, how they lie in memory."""
+"""The KV cache: reference counts of its blocks, and how blocks are found by prefix."""

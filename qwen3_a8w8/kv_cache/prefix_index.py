@@ -1,8 +1,8 @@
 """Finds KV blocks by the tokens they hold.
 
 A block's content depends on its own tokens and on every token before them, so
-its key is a digest over (key of the block before, token ids of this block). The
-first block's key starts from a root, which a salt may make one's own.
+its key is a digest over (key of the previous block, token ids of this block). The
+first block's key starts from a root key, which a salt makes private.
 Knows neither sequences nor reference counts: `block_pool.py` decides how long an
 entry lives.
 """
@@ -20,10 +20,10 @@ _ROOT: BlockKey = b"qwen3-a8w8 prefix root"
 
 
 def root_key(salt: str | None) -> BlockKey:
-    """What the key of a first block is chained to; different for different salts."""
+    """The key that a first block's key is chained to; different for different salts."""
     if salt is None:
         return _ROOT
-    # Lone surrogates can come in through JSON escapes; they are as good a salt as any.
+    # Lone surrogates can arrive through JSON escapes; a salt may contain them.
     return hashlib.blake2b(
         salt.encode("utf-8", "surrogatepass"), digest_size=32, key=_ROOT
     ).digest()
@@ -32,13 +32,13 @@ def root_key(salt: str | None) -> BlockKey:
 def extend_block_keys(
     keys: list[BlockKey], token_ids: Sequence[int], block_size: int, root: BlockKey = _ROOT
 ) -> None:
-    """Appends to `keys`, in place, those of the full blocks of `token_ids` it doesn't cover yet.
+    """Appends to `keys`, in place, the keys of the further full blocks of `token_ids`.
 
-    A cryptographic digest, because a collision would hand one client another one's cache.
+    A cryptographic digest, because a collision would give one client another client's cache.
 
     Args:
         keys: keys of the first len(keys) blocks of the same tokens.
-        token_ids: all tokens of the sequence, from position 0 on.
+        token_ids: all tokens of the sequence, from position 0.
         block_size: tokens per block.
         root: see `root_key`.
     """
@@ -62,10 +62,10 @@ class PrefixIndex:
         return block_id in self._key_of
 
     def insert(self, key: BlockKey, block_id: int) -> bool:
-        """Enters a block, unless another block is entered under the same key.
+        """Adds a block, unless the table has another block for the same key.
 
         Returns:
-            Whether the table now names `block_id` for `key`.
+            Whether the table now maps `key` to `block_id`.
         """
         if self._block_of.setdefault(key, block_id) != block_id:
             return False
@@ -73,11 +73,11 @@ class PrefixIndex:
         return True
 
     def remove(self, block_id: int) -> None:
-        """Forgets a block that is entered."""
+        """Removes a block that the table has."""
         del self._block_of[self._key_of.pop(block_id)]
 
     def longest_prefix(self, keys: Sequence[BlockKey]) -> list[int]:
-        """Blocks for the first keys, up to the first key that isn't entered."""
+        """Blocks for the first keys, up to the first key that the table doesn't have."""
         block_ids: list[int] = []
         for key in keys:
             block_id = self._block_of.get(key)

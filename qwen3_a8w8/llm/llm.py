@@ -3,28 +3,57 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.closing import SelfClosing
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission.sequence_factory import check_batch_size
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.engine.stats import EngineStats
-from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
-from qwen3_a8w8.llm.outputs import GenerationOutput, OutputCollector, feed_event
-from qwen3_a8w8.llm.prompts import Message, Prompt, as_prompts
+from qwen3_a8w8.engine.stats.engine_stats import EngineStats
+from qwen3_a8w8.errors import ConfigError, InvalidRequestError
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.chat_template import ChatTemplate
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.no_tokenizer import NoTokenizer, has_no_tokenizer
-from qwen3_a8w8.text.output import OutputDelta, OutputProcessor
+from qwen3_a8w8.text.output_processor import OutputProcessor
+from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+Message = Mapping[str, Any]
+
+
+def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """A list of prompts, also of a single one.
+
+    Raises:
+        InvalidRequestError: token ids stand among other prompts.
+    """
+    if isinstance(prompts, str):
+        return [prompts]
+    entries = list(prompts)
+    if entries and all(isinstance(entry, int) for entry in entries):
+        return [[int(str(entry)) for entry in entries]]
+    return [entry if isinstance(entry, str) else list(_ids(entry)) for entry in entries]
+
+
+def _ids(entry: int | str | Sequence[int]) -> Sequence[int]:
+    if isinstance(entry, int | str):
+        raise InvalidRequestError(
+            f"prompts mixes token ids and other prompts, near {entry!r:.60}; pass a text, a list "
+            "of ids, or a list of those",
+            param="prompts",
+        )
+    return entry
 
 
 class LLM(SelfClosing):
@@ -106,9 +135,9 @@ class LLM(SelfClosing):
             EngineDeadError: the runner has failed.
         """
         requests = self._requests(prompts, sampling_params, priority, timeout_s, cache_salt)
-        collected = OutputCollector(requests, self._processor)
-        self._engine.generate(requests, collected.take)
-        return collected.outputs()
+        outputs = _Outputs(requests, self.tokenizer)
+        self._engine.generate(requests, outputs.take)
+        return outputs.collect()
 
     def generate_batch(
         self,
@@ -137,18 +166,11 @@ class LLM(SelfClosing):
             RequestFailedError: the runner can't compute one of them; the engine goes on.
             EngineDeadError: the runner has failed.
         """
-        sizes = self.capabilities.decode_batch_sizes
-        if len(prompts) not in sizes:
-            raise UnsupportedBatchSizeError(
-                f"a batch has {len(prompts)} prompts, this model decodes batches of "
-                f"{' or '.join(map(str, sizes))}; generate() takes any number",
-                param="prompts",
-                code="unsupported_batch_size",
-            )
+        check_batch_size(len(prompts), self.capabilities.decode_batch_sizes)
         requests = self._requests(prompts, sampling_params, priority, timeout_s, cache_salt)
-        collected = OutputCollector(requests, self._processor)
-        self._engine.generate_batch(requests, collected.take)
-        return collected.outputs()
+        outputs = _Outputs(requests, self.tokenizer)
+        self._engine.generate_batch(requests, outputs.take)
+        return outputs.collect()
 
     def stream(
         self,
@@ -176,11 +198,11 @@ class LLM(SelfClosing):
         (request,) = self._requests([prompt], sampling_params, priority, timeout_s, cache_salt)
         if request.sampling.n != 1:
             raise InvalidRequestError("stream gives one answer; n must be 1", param="n")
-        processor = self._processor(request.sampling)
+        processor = OutputProcessor(self.tokenizer, request.sampling)
         events = self._engine.stream(request)
         try:
             for event in events:
-                delta = feed_event(processor, request.sampling, event)
+                delta = processor.feed(event)
                 yield delta
                 if delta.finish_reason is not None:
                     return
@@ -250,14 +272,42 @@ class LLM(SelfClosing):
     def _encode(self, prompt: Prompt) -> Sequence[int]:
         return self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
 
-    def _processor(self, sampling: SamplingParams) -> OutputProcessor:
-        return OutputProcessor(
-            self.tokenizer,
-            stop=sampling.stop,
-            min_tokens=sampling.min_tokens,
-            skip_special_tokens=sampling.skip_special_tokens,
-            stop_token_ids={*self.capabilities.eos_token_ids, *sampling.stop_token_ids},
-        )
+
+class _Outputs:
+    """The outputs of one call as they grow: an `EventHook` of the engine.
+
+    Args:
+        requests: what the engine runs.
+        tokenizer: of the model.
+    """
+
+    def __init__(self, requests: Sequence[EngineRequest], tokenizer: Tokenizer) -> None:
+        self._requests = requests
+        self._processors = [
+            [OutputProcessor(tokenizer, request.sampling) for _ in range(request.sampling.n)]
+            for request in requests
+        ]
+        self._deltas: list[list[list[OutputDelta]]] = [
+            [[] for _ in range(request.sampling.n)] for request in requests
+        ]
+
+    def take(self, request_index: int, index: int, event: TokenEvent) -> bool:
+        """Takes an event of the engine; whether a stop string has ended the sequence."""
+        delta = self._processors[request_index][index].feed(event)
+        self._deltas[request_index][index].append(delta)
+        return delta.is_stopped
+
+    def collect(self) -> list[GenerationOutput]:
+        """Everything, in the order of the requests."""
+        return [
+            GenerationOutput.collect(
+                request.prompt_token_ids,
+                deltas,
+                has_logprobs=request.sampling.logprobs is not None,
+                has_prompt_logprobs=request.sampling.prompt_logprobs is not None,
+            )
+            for request, deltas in zip(self._requests, self._deltas, strict=True)
+        ]
 
 
 def _close(events: Iterator[TokenEvent]) -> None:

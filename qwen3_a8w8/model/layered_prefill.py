@@ -1,8 +1,8 @@
 """Prefill in several dispatches, a group of layers in each.
 
-Does what `qwen3.prefill` does, with the residual stream kept in an argument between
-the dispatches: `embed`, then `layers` once per group, then `logits`. A group's first
-and last layer are the options LAYER_BEGIN and LAYER_END.
+Computes the same as `qwen3.prefill`, with the residual stream in an argument between
+the dispatches: `embed`, then `layers` once per group, then `logits`. The options
+LAYER_BEGIN and LAYER_END are a group's first layer and the layer after its last.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def embed(
     token_ids: PerToken,
     hidden: Annotated[Ref, Out(FLOAT32, PREFILL_TOKENS, HIDDEN)],
 ) -> Ref:
-    """Begins a prefill.
+    """Starts a prefill.
 
     Args:
         ops: the op set.
@@ -62,20 +62,20 @@ def layers(
     v_scale: CacheScale,
     hidden: Annotated[Ref, InOut(FLOAT32, PREFILL_TOKENS, HIDDEN)],
 ) -> tuple[Ref, ...]:
-    """Takes all tokens through the layers [LAYER_BEGIN, LAYER_END).
+    """Computes all tokens through the layers [LAYER_BEGIN, LAYER_END).
 
     Args:
         ops: the op set.
         positions: position of each token in its sequence.
         context_lens: positions + 1.
-        seq_index: row of `block_tables` that each token belongs to, ascending.
-        slot_mapping: cache slot that each token's K and V go to.
+        seq_index: row of `block_tables` of each token, ascending.
+        slot_mapping: cache slot of each token's K and V.
         block_tables: block ids of each sequence.
         k_cache, v_cache, k_scale, v_scale: the paged cache, updated.
         hidden: the residual stream, updated.
 
     Returns:
-        Nothing: there is no argument that is only written.
+        Nothing: no argument is only written.
     """
     cache = KvCache(k_cache, v_cache, k_scale, v_scale)
     x = hidden
@@ -98,7 +98,7 @@ def logits(
     Args:
         ops: the op set.
         hidden: the residual stream after the last layer.
-        logits_indices: indices of the tokens whose logits are wanted; may be empty.
+        logits_indices: indices of the tokens whose logits are computed; may be empty.
         logits: written.
 
     Returns:

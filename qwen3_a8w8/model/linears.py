@@ -1,11 +1,11 @@
-"""The linears of one layer, each in int8 or in bfloat16 as the checkpoint has it.
+"""The linears of one layer, each in int8 or in bfloat16 as in the checkpoint.
 
 Which linears stay in floating point is part of the compile options
 (`float_options`), so that it is fixed when a callable is recorded. Linears that
-share an input run as one (q, k, v and gate, up) unless they differ in kind;
-then each runs on its own and their columns are joined.
+share an input run as one (q, k, v and gate, up) unless they differ in type;
+then each runs separately and their columns are concatenated.
 
-Knows names and shapes of constants; `weights.py` binds them by the same names.
+Declares names and shapes of constants; `weights.py` binds them by the same names.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FUSED_LINEARS: Mapping[str, tuple[str, ...]] = {
     "gate_up_proj": GATE_UP_PARTS,
     "down_proj": ("down_proj",),
 }
-"""What runs as one linear where its parts are of one kind, in the order in which they run."""
+"""Linears that run fused if their parts have the same type, in execution order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Activation:
-    """The input of linears, in the forms that they need.
+    """The input of linears, in the dtypes that they need.
 
     Attributes:
-        x: [T, in] float32, or None if no linear wants it.
-        x_q: [T, in] int8, or None likewise.
+        x: [T, in] float32, or None if no linear needs it.
+        x_q: [T, in] int8, or None if no linear needs it.
         x_scale: [T] float32, with `x_q`.
     """
 
@@ -73,7 +73,7 @@ class LayerLinears:
         return Activation(normed, *self._ops.quantize(normed))
 
     def quantize(self, part: str, x: Ref) -> Activation:
-        """The input of one linear."""
+        """Prepares the input of one linear."""
         if self._is_float(part):
             return Activation(x)
         return Activation(None, *self._ops.quantize(x))
@@ -85,7 +85,7 @@ class LayerLinears:
         return Activation(None, *self._ops.silu_mul_quant(gate_up))
 
     def apply(self, fused: str, parts: Sequence[str], x: Activation) -> Ref:
-        """The columns of all `parts` side by side, [T, sum of outputs] float32."""
+        """The concatenated columns of all `parts`, [T, sum of outputs] float32."""
         if len({self._is_float(part) for part in parts}) == 1:
             size = sum(self._size(part) for part in parts)
             return self._one(fused, self._is_float(parts[0]), size, self._width(parts[0]), x)

@@ -1,8 +1,8 @@
 """Qwen3 dense in A8W8: the three callables prefill, decode and sample.
 
 Their annotations are the contract (see `kernels/signature.py`); their bodies are
-recorded once per backend. Knows no device and no checkpoint: constants are
-named here and bound by whoever loads weights.
+recorded once per backend. Doesn't know about devices or checkpoints: constants are
+named here and bound by `runner/model_loader.py`.
 
 Source: "Qwen3 Technical Report", 2025, section 2 (architecture).
 """
@@ -38,7 +38,7 @@ ROWS = Dim(
     choices=tuple(sorted({*DECODE_BATCH_SIZES, TOKENS_PER_ROW})),
     error=UnsupportedBatchSizeError,
 )
-"""Tokens of a decode dispatch: one per sequence, or with drafts one per column of a batch of 1."""
+"""Tokens of a decode dispatch: one per sequence, or a batch of 1 with its draft tokens."""
 PREFILL_TOKENS = Dim("PREFILL_TOKENS")
 NUM_SEQS = Dim("NUM_SEQS")
 NUM_LOGITS = Dim("NUM_LOGITS", low=0)
@@ -96,17 +96,17 @@ def prefill(
     v_scale: CacheScale,
     logits: Annotated[Ref, Out(FLOAT32, NUM_LOGITS, VOCAB)],
 ) -> Ref:
-    """Computes packed chunks of several sequences, and logits where they are wanted.
+    """Computes packed chunks of several sequences, and the selected logits.
 
     Args:
         ops: the op set.
         token_ids: the chunks' ids, one sequence after the other.
         positions: position of each token in its sequence.
         context_lens: positions + 1.
-        seq_index: row of `block_tables` that each token belongs to, ascending.
-        slot_mapping: cache slot that each token's K and V go to.
+        seq_index: row of `block_tables` of each token, ascending.
+        slot_mapping: cache slot of each token's K and V.
         block_tables: block ids of each sequence; unused entries are the scratch block.
-        logits_indices: indices of the tokens whose logits are wanted; may be empty.
+        logits_indices: indices of the tokens whose logits are computed; may be empty.
         k_cache, v_cache, k_scale, v_scale: the paged cache, updated.
         logits: written.
 
@@ -144,15 +144,15 @@ def decode(
     v_scale: CacheScale,
     logits: Annotated[Ref, Out(FLOAT32, ROWS, VOCAB)],
 ) -> Ref:
-    """One token of each live row, or one sequence's token and drafts of the tokens after it.
+    """Computes one token of each live row, or one sequence's token and draft tokens after it.
 
     In a batch of 1 there may be 8 rows (ROWS): row r then is column r of `token_ids`, a token of
-    the same sequence one position further. By batch invariance a row's logits are those of a
-    dispatch of its own, given that the tokens before it are right.
+    the same sequence one position later. By batch invariance a row's logits equal those of a
+    separate dispatch if the tokens before it are correct.
 
     Args:
         ops: the op set.
-        token_ids: column 0 is the row's token; the others are drafts, or 0.
+        token_ids: column 0 is the row's token; the others are draft tokens, or 0.
         num_active: number of live rows; they come first.
         positions: position of each row's token.
         seq_lens: positions + 1 for live rows, 0 for idle ones.
@@ -201,9 +201,9 @@ def sample(
     top_ids: Annotated[Ref, Out(INT32, BATCH, MAX_LOGPROBS)],
     top_logprobs: Annotated[Ref, Out(FLOAT32, BATCH, MAX_LOGPROBS)],
 ) -> tuple[Ref, Ref, Ref, Ref]:
-    """Draws one token per live row; every argument is explained at `Ops.sample`.
+    """Draws one token per live row; `Ops.sample` documents the arguments.
 
-    `positions` is the position of the token that is being drawn.
+    `positions` is the position of the drawn token.
     """
     del num_active
     arguments = locals()
@@ -212,7 +212,7 @@ def sample(
 
 
 def embed_tokens(ops: Ops, token_ids: Ref, rows: Ref | None = None) -> Ref:
-    """The residual stream at its begin; `rows` says how many tokens there are, see `Ops.embed`."""
+    """The residual stream before layer 0; `rows` sets the number of tokens, see `Ops.embed`."""
     shape = (ops.dims["VOCAB"], ops.dims["HIDDEN"])
     return ops.embed(token_ids, ops.constant("embed_tokens", BFLOAT16, shape), rows)
 
@@ -228,7 +228,7 @@ def decoder_layer(
     context_lens: Ref,
     seq_index: Ref | None,
 ) -> Ref:
-    """The residual stream after one more layer; K and V go to the cache."""
+    """The residual stream after one more layer; K and V are written to the cache."""
     dims, eps = ops.dims, ops.options["rms_norm_eps"]
     width, head_dim = dims["HIDDEN"], dims["HEAD_DIM"]
     prefix = f"layers.{layer}"

@@ -1,8 +1,8 @@
-"""From a checkpoint to the constants that the callables of `qwen3.py` name.
+"""Builds the constants of `qwen3.py`'s callables from a checkpoint.
 
 Fuses q, k, v and gate, up along their outputs (exact, since each output channel
 has its own scale) and packs each constant for the backend as soon as it is
-read, so that at most one layer is held twice.
+read, so that at most one layer is in memory twice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NORMS = {
 }
 
 TABLE_NAMES = ("rope",)
-"""Constants that follow from the config and the longest sequence alone."""
+"""Constants computed from the config and the longest sequence alone."""
 
 Pack = Callable[[Ref, Tensor], Any]
 
@@ -52,7 +52,7 @@ def make_tables(config: ModelConfig, refs: Mapping[str, Ref], pack: Pack) -> dic
 
 
 def load_weights(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) -> dict[str, Any]:
-    """Reads and packs every constant that comes from a checkpoint, one after the other.
+    """Reads and packs every constant of a checkpoint, one after the other.
 
     Args:
         checkpoint: an open checkpoint.
@@ -100,7 +100,7 @@ def load_weights(checkpoint: Checkpoint, refs: Mapping[str, Ref], pack: Pack) ->
 
 
 def _joined(linears: Sequence[Linear]) -> dict[str, Tensor]:
-    """The constants of linears of one kind, joined along their outputs."""
+    """The constants of linears of one type, concatenated along their outputs."""
     quantized = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
     if quantized:
         return {

@@ -1,8 +1,7 @@
-"""The OpenAI wire format, without a server: requests in, chunks and responses out.
+"""The OpenAI wire format, without a server: parses requests, writes chunks and responses.
 
-A request body becomes a `ChatRequest` or `CompletionRequest` (`request.py` parses,
-each model converts itself to `SamplingParams`). On the way out `ChatStream` and
-`CompletionStream` turn output deltas into chunks, `ChatCollector` and
-`CompletionCollector` into one response; `sse.py` frames them, `errors.py` writes
-error bodies. Knows neither Ray nor FastAPI.
+A request body becomes a `ChatRequest`, `CompletionRequest` or `ResponsesRequest`
+(`request.py` parses, each model converts itself to `SamplingParams`). The `writer.py`
+of each package turns output deltas into chunks or one response; `errors.py` writes
+error bodies. Doesn't know about Ray or FastAPI.
 """

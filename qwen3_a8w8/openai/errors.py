@@ -1,6 +1,6 @@
-"""The body of an error in OpenAI's shape, for HTTP answers and for frames of a broken stream.
+"""Error bodies in OpenAI's format, for HTTP responses and for error frames of streams.
 
-Which HTTP status goes with an exception isn't decided here.
+`deployments/http/errors.py` maps exceptions to HTTP statuses.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _CODES: tuple[tuple[type[Exception], str], ...] = (
 
 
 def error_body(error: BaseException, *, code: str | None = None) -> dict[str, Any]:
-    """The error as a client's library reads it.
+    """The error body that OpenAI's client libraries parse.
 
-    An exception from outside this package's tree is a defect: its text may hold anything, so
-    the client only learns that it happened.
+    An exception from outside this package's tree is a bug: its text may contain anything, so
+    the client gets a fixed message.
 
     Args:
         error: what went wrong.
-        code: goes before the exception's own code.
+        code: overrides the exception's own code.
 
     Returns:
         `{"error": {"message", "type", "param", "code"}}`.

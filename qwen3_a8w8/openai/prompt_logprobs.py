@@ -1,7 +1,7 @@
-"""Log-probabilities of prompts in vLLM's form.
+"""Log-probabilities of prompts in vLLM's format.
 
-One entry per token, null for the first: by token id the token itself and the most likely
-ones at its place. `rank` counts from the most likely; null for a token that isn't among them.
+One entry per token, null for the first: by token id, the token itself and the most likely
+ones at its position. `rank` counts from the most likely; null for a token that isn't among them.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from qwen3_a8w8.openai.response import ResponseModel
-from qwen3_a8w8.text.output import LogprobEntry
+from qwen3_a8w8.text.outputs import LogprobEntry
 
 
 class PromptLogprob(ResponseModel):
-    """One token at one place of a prompt."""
+    """One token at one position of a prompt."""
 
     logprob: float
     rank: int | None
@@ -24,7 +24,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 
 def make_prompt_logprobs(entries: Sequence[LogprobEntry]) -> PromptLogprobs:
-    """The entries of a prompt's tokens but the first, with the null for the first."""
+    """Converts the entries of a prompt's tokens from the second, and adds null for the first."""
     return [None, *map(_by_token_id, entries)]
 
 

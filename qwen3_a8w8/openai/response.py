@@ -1,12 +1,17 @@
-"""What all responses share: identity, usage, and how they become JSON."""
+"""What all responses share: identity, usage, how they become JSON, and who writes them."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
+from qwen3_a8w8.text.outputs import OutputDelta
 
 
 class ResponseModel(BaseModel):
@@ -43,6 +48,15 @@ class ResponseIdentity:
     created: int
     model: str
     system_fingerprint: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of a chunk or response."""
+        return {
+            "id": self.id,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.system_fingerprint,
+        }
 
     @classmethod
     def for_chat(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
@@ -132,3 +146,100 @@ def make_model_card(name: str, *, created: int, max_model_len: int) -> ModelCard
 def make_model_list(cards: list[ModelCard]) -> ModelList:
     """Body of `GET /v1/models`."""
     return ModelList(object="list", data=cards)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseContext:
+    """What a response repeats of its request, and what it contains.
+
+    Attributes:
+        identity: id, time and model that every chunk repeats.
+        prompts: token ids of each prompt.
+        num_per_prompt: answers to each (`n`); choice p * n + k is answer k to prompt p.
+        is_streamed: the client sees the events; otherwise it gets `ResponseWriter.whole`.
+        has_usage: the last event has the usage; always where the response isn't streamed.
+        has_continuous_usage: every chunk of a stream carries the usage so far.
+        has_token_ids: the response carries the ids of prompt and output.
+        has_prompt_logprobs: a whole response carries the log-probabilities of its prompt.
+    """
+
+    identity: ResponseIdentity
+    prompts: tuple[tuple[int, ...], ...]
+    num_per_prompt: int = 1
+    is_streamed: bool = True
+    has_usage: bool = False
+    has_continuous_usage: bool = False
+    has_token_ids: bool = False
+    has_prompt_logprobs: bool = False
+
+    @property
+    def num_choices(self) -> int:
+        """Answers in all."""
+        return len(self.prompts) * self.num_per_prompt
+
+    def prompt_of(self, index: int) -> list[int]:
+        """Prompt that choice `index` answers."""
+        return list(self.prompts[index // self.num_per_prompt])
+
+    def usage_field(self, num_output_tokens: int) -> dict[str, Usage | None]:
+        """The field `usage` of a chunk with choices, or nothing where there is to be none.
+
+        With `include_usage` such chunks say `usage: null`.
+        """
+        if self.has_continuous_usage:
+            return {"usage": make_usage(self.num_prompt_tokens, num_output_tokens)}
+        return {"usage": None} if self.has_usage else {}
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Length of all prompts together."""
+        return sum(map(len, self.prompts))
+
+
+Event = TypeVar("Event", bound=ResponseModel)
+Whole = TypeVar("Whole", bound=ResponseModel)
+
+
+class ResponseWriter(ABC, Generic[Event, Whole]):
+    """Writes the response to one request: as events, or folded from them as a whole.
+
+    `begin`, then `feed` for every output, then `finish`, or `fail` at any point. Who calls them
+    doesn't know which kind of request it was.
+    """
+
+    def begin(self) -> Sequence[Event]:
+        """Events before the first output."""
+        return ()
+
+    @abstractmethod
+    def feed(self, index: int, delta: OutputDelta) -> Sequence[Event]:
+        """Events for new output of choice `index`; none while its text is held back."""
+
+    @abstractmethod
+    def finish(self, cached_tokens: int | None = None) -> Sequence[Event]:
+        """The events after the last output.
+
+        Args:
+            cached_tokens: prompt tokens that came from the prefix cache; None: not reported.
+
+        Raises:
+            EngineDeadError: a choice has no finish reason yet; the output ended too early.
+        """
+
+    def fail(self, error: Exception, code: str | None) -> Sequence[Event]:
+        """Events that report an error; none where the usual error frame does.
+
+        Args:
+            error: what happened.
+            code: goes before the exception's own code.
+        """
+        del error, code
+        return ()
+
+    @abstractmethod
+    def whole(self, events: Sequence[Event]) -> Whole:
+        """The response that isn't streamed.
+
+        Args:
+            events: all that `begin`, `feed` and `finish` have returned, in order.
+        """

@@ -10,15 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import MAX_TOP_K
-from qwen3_a8w8.openai.chat_request import Tool
-from qwen3_a8w8.openai.field_errors import FieldError
-from qwen3_a8w8.openai.messages import Message
-from qwen3_a8w8.openai.request import RequestModel
+from qwen3_a8w8.openai.chat.request import Message, Tool
+from qwen3_a8w8.openai.request import FieldError, RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
 
 
 class TokenizeRequest(RequestModel):
-    """Text, or a conversation, to turn into token ids."""
+    """Text, or a conversation, to encode."""
 
     model: str | None = None
     prompt: str | None = None
@@ -37,7 +35,7 @@ class TokenizeRequest(RequestModel):
 
 
 class TokenizeResponse(ResponseModel):
-    """Ids of a text; `token_strs` where they were asked for."""
+    """Ids of a text; `token_strs` if requested."""
 
     count: int
     max_model_len: int
@@ -46,7 +44,7 @@ class TokenizeResponse(ResponseModel):
 
 
 class DetokenizeRequest(RequestModel):
-    """Ids to turn into text, special tokens written out."""
+    """Ids to decode, including special tokens."""
 
     model: str | None = None
     tokens: list[Annotated[int, Field(ge=0, le=MAX_TOP_K)]]
@@ -59,7 +57,7 @@ class DetokenizeResponse(ResponseModel):
 
 
 class RenderResponse(ResponseModel):
-    """What a chat completion request would have sent to the model."""
+    """The prompt that a chat completion request would send to the model."""
 
     prompt: str
     prompt_token_ids: list[int]

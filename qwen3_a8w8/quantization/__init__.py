@@ -1,6 +1,6 @@
 """Int8 quantisation: the schemes and the exact arithmetic behind them.
 
-Knows tensors, nothing of files or models. Start at `int8.py`.
+Works on tensors; doesn't know about files or models. Start at `int8.py`.
 """
 
 from qwen3_a8w8.quantization.int8 import (

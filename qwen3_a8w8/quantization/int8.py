@@ -1,10 +1,10 @@
-"""Symmetric int8 quantisation in torch, exact: the rule that every kernel is held to.
+"""Symmetric int8 quantisation in torch, exact: the reference rule for every kernel.
 
 One rule for weights and activations: `scale = max(absmax, EPS) / 127`,
-`q = clamp(round_half_to_even(x / scale), -127, 127)`, all in float32. What
-differs is which values share a scale, and that is what a scheme says.
+`q = clamp(round_half_to_even(x / scale), -127, 127)`, all in float32. A scheme
+defines which values share a scale.
 
-This module doesn't know files, layers or devices' kernels.
+This module doesn't know about files, layers or kernels.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ EPS = 1e-10
 a normal float32, and so is its reciprocal."""
 
 _BLOCK_ELEMENTS = 32_000
-"""Below the size at which torch splits an operation among threads, so that it never waits."""
+"""Below the size at which torch splits an operation among threads, which could make it wait."""
 
 _ROUNDER = 1.5 * 2**23
 """In float32, adding this leaves no bits for a fraction, so that the sum is rounded to an integer
-(half to even, by IEEE 754); taking it off again is exact. Good for magnitudes below 2**22."""
+(half to even, by IEEE 754); subtracting it is exact. Valid for magnitudes below 2**22."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class PerChannel:
 
 @dataclass(frozen=True, slots=True)
 class PerToken:
-    """One scale per token: everything but the last dimension keeps its own scale.
+    """One scale per token: the values of the last dimension share a scale.
 
     Example: `[num_tokens=7, hidden=1024]` -> scale `[7]`;
     `[num_tokens=7, kv_heads=8, head_dim=128]` -> scale `[7, 8]` (the KV cache's rule).
@@ -64,8 +64,8 @@ def _scale_of_rows(rows: torch.Tensor) -> torch.Tensor:
 def _quantize_rows(rows: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
     # Divide, don't multiply by the reciprocal: the two differ at ties.
     quotient = (rows / scale.unsqueeze(-1)).clamp_(-INT8_MAX, INT8_MAX)
-    # Rounds half to even, like torch.round, which shares even tiny pieces out among threads and
-    # stalls for milliseconds when another process has a core.
+    # Rounds half to even, like torch.round, which splits even tiny inputs among threads and
+    # stalls for milliseconds when another process uses a core.
     return quotient.add_(_ROUNDER).sub_(_ROUNDER).to(torch.int8)
 
 
@@ -74,7 +74,7 @@ def _representable_scale(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
 
     A scale rounded down makes absmax / scale exceed 127. Up to 127.5 that still rounds to 127
     and costs no more than half a step; beyond it (float16 subnormals, and anything that
-    underflows to zero) the next number up is taken.
+    underflows to zero) the next larger number is used.
     """
     if dtype == torch.float32:
         return scale
@@ -93,7 +93,7 @@ def quantize_weight(
     Args:
         weight: `[out, in]`, any float dtype, finite.
         scale_dtype: dtype in which the scales will be stored (float32, bfloat16 or float16).
-            They are rounded to it before they are used, so that `w_q * w_scale` is consistent
+            They are rounded to it before use, so that `w_q * w_scale` is consistent
             with what a reader of the stored scales gets.
 
     Returns:
@@ -117,7 +117,7 @@ def quantize_weight(
         finite = torch.isfinite(scale)
         if not bool(finite.all()):
             channel = start + int((~finite).nonzero()[0])
-            raise ValueError(f"output channel {channel} holds NaN or infinity")
+            raise ValueError(f"output channel {channel} has NaN or infinity")
         scale = _representable_scale(scale, scale_dtype)
         w_scale[start : start + block] = scale
         w_q[start : start + block] = _quantize_rows(rows, scale)
@@ -132,7 +132,7 @@ def search_weight_scale(
     Args:
         weight: `[out, in]`, any float dtype, finite.
         search: "absmax", the rule of `quantize_weight`; or "mse", the scale from 80 % to 100 %
-            of that with the smallest squared error (clipping a few large weights may pay).
+            of that with the smallest squared error (clipping a few large weights may help).
         scale_dtype: dtype in which the scales will be stored.
 
     Returns:
@@ -184,10 +184,10 @@ def fold_zero_point(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Turns an asymmetric weight `(w_q - zero_point) * w_scale` into a symmetric one.
 
-    Where all of a channel's `w_q - zero_point` are int8 themselves, they are the result and
-    nothing is lost. Other channels are quantised anew from their exact values: every weight is
-    then off by at most half a new step, and a new step is at most 255 / 127 old ones (with zero
-    points near 0, as real weights have them, hardly more than one).
+    If all of a channel's `w_q - zero_point` fit int8, they are the result, which is exact. Other
+    channels are requantised from their exact values: every weight is then off by at most half a
+    new step, and a new step is at most 255 / 127 old ones (with zero points near 0, as in real
+    weights, hardly more than one).
 
     Args:
         w_q: `[out, in]` int8.
@@ -232,9 +232,9 @@ def quantize_activation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def dequantize(
     q: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float32
 ) -> torch.Tensor:
-    """Gives `q * scale`, the scale applying to the last dimension of `q`.
+    """Computes `q * scale` with one scale per slice along the last dimension of `q`.
 
-    Serves both schemes: `[out, in]` with `[out]`, and `[..., width]` with `[...]`.
+    Works for both schemes: `[out, in]` with `[out]`, and `[..., width]` with `[...]`.
 
     Args:
         q: int8 `[..., width]`.

@@ -1,6 +1,6 @@
-"""One Qwen3 decoder layer in float32, for calibration: small, and open to an observer.
+"""One Qwen3 decoder layer in float32 for calibration, with a hook for the inputs of linears.
 
-Knows tensors by the short names of a layer ("q_proj", "input_layernorm",
+Uses the short tensor names of a layer ("q_proj", "input_layernorm",
 "self_attn.q_norm"); no files, no kernels. Source: "Qwen3 Technical Report",
 2025, section 2.
 """
@@ -21,7 +21,7 @@ INPUT_POINTS: Mapping[str, tuple[str, ...]] = {
     "mlp": ("gate_proj", "up_proj"),
     "gated": ("down_proj",),
 }
-"""Where linears read their input, and which do."""
+"""Points of the layer whose values are inputs of linears, with these linears."""
 
 Observe = Callable[[str, Tensor], None]
 
@@ -29,7 +29,7 @@ Observe = Callable[[str, Tensor], None]
 def rotary_tables(config: ModelConfig, length: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of positions 0 to `length` - 1, each `[length, head_dim]` float32.
 
-    Stretched and scaled as the checkpoint's YaRN says, if it has any.
+    With the checkpoint's YaRN scaling, if it has any.
     """
     frequencies, scale = rotary_frequencies(config.head_dim, config.rope_theta, config.yarn)
     positions = torch.arange(length, dtype=torch.float64)

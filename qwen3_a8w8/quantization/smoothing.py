@@ -1,4 +1,4 @@
-"""SmoothQuant: moves outliers of activations into the weights that they meet.
+"""SmoothQuant: moves outliers of activations into the weights that they are multiplied with.
 
 Channel j of a norm's output is divided by s_j, and column j of the linears that
 read it is multiplied by s_j; in exact arithmetic nothing changes, but both are
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 ALPHA = 0.5
-"""Share of the difficulty that goes into the weights."""
+"""Share of the outliers' magnitude that moves into the weights."""
 
 _FLOOR = 1e-5
 
@@ -31,14 +31,14 @@ def smoothing_scales(
 
     Returns:
         `norm` with its channels divided, in its dtype, and the exact factors `[in]` float32 by
-        which the columns of the weights have to be multiplied: what the norm loses when it is
-        rounded, the weights make up for.
+        which the columns of the weights must be multiplied: they compensate the rounding of
+        the norm.
     """
     w_absmax = torch.stack([weight.abs().amax(dim=0) for weight in weights]).amax(dim=0)
     scales = x_absmax.clamp_min(_FLOOR) ** alpha / w_absmax.clamp_min(_FLOOR) ** (1 - alpha)
     scales = scales.clamp(_FLOOR, 1 / _FLOOR)
     smoothed = (norm.float() / scales).to(norm.dtype)
-    is_alive = smoothed.float() != 0
-    factors = torch.where(is_alive, norm.float() / smoothed.float(), torch.ones_like(scales))
-    smoothed = torch.where(is_alive, smoothed, norm)
+    is_nonzero = smoothed.float() != 0
+    factors = torch.where(is_nonzero, norm.float() / smoothed.float(), torch.ones_like(scales))
+    smoothed = torch.where(is_nonzero, smoothed, norm)
     return smoothed, factors

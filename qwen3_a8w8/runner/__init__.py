@@ -1,8 +1,8 @@
-"""The muscle: executes step plans on one device.
+"""Executes step plans on one device.
 
-`model_runner.py` is the face; `device_model.py` holds the model that it dispatches to,
-`model_loader.py` compiles and loads that, `worker.py` owns device memory and callables,
-`packing.py` turns plans into input tensors, `sequences.py` remembers what each
-live sequence looks like, `validation.py` refuses plans that don't fit, and
-`sizing.py` decides how large the KV cache may be.
+Start at `model_runner.py`; `device_model.py` has the model that it dispatches to,
+`model_loader.py` compiles and loads that model, `worker.py` owns device memory and
+callables, `packing.py` converts plans to input tensors, `sequences.py` keeps the state
+of each live sequence, `validation.py` rejects invalid plans, and `sizing.py` computes
+the size of the KV cache.
 """

@@ -1,8 +1,8 @@
 """A model on a device: its callables, its memory, and one method per kind of dispatch.
 
 Owns weights, KV cache, logits and the inputs and outputs of every dispatch, through its
-worker, and the clock that tells how long the device computed. Knows neither sequences
-nor plans: what is dispatched, and whether it may be, is `model_runner.py`'s business.
+worker, and the clock that measures the device's computing time. Doesn't know about sequences
+or plans: `model_runner.py` decides what is dispatched and validates it.
 """
 
 from __future__ import annotations
@@ -15,22 +15,49 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
+from qwen3_a8w8.engine.plan import PrefillChunk
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.backend import Backend, Compiler
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
-from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
-from qwen3_a8w8.runner.device_clock import DeviceClock
-from qwen3_a8w8.runner.layered_prefill import LayeredPrefill
+from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, LayerGroup
 from qwen3_a8w8.runner.model_loader import load_model
 from qwen3_a8w8.runner.packed_cache import PackedCache
-from qwen3_a8w8.runner.packing import Arrays
-from qwen3_a8w8.runner.sampler import Sampler
-from qwen3_a8w8.runner.samples import Samples
+from qwen3_a8w8.runner.packing import Arrays, DecodeDispatch
+from qwen3_a8w8.runner.sampler import Sampler, Samples
 from qwen3_a8w8.runner.sequences import SamplingRow
-from qwen3_a8w8.runner.worker import Worker
-from qwen3_a8w8.runner.worker_tensor import WorkerTensor
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+
+
+class DeviceClock:
+    """Sums dispatch times; a step's idle time starts at the last dispatch of the previous step."""
+
+    def __init__(self) -> None:
+        self._busy_s = 0.0
+        self._last_end_s: float | None = None
+        self._step_end_s: float | None = None
+
+    def add(self, start_s: float, end_s: float) -> None:
+        """Adds one dispatch."""
+        self._busy_s += end_s - start_s
+        self._last_end_s = end_s
+
+    def end_step(self) -> tuple[float, float]:
+        """Closes a step.
+
+        Returns:
+            Seconds that the device computed in it, and seconds that it was idle before its last
+            dispatch ended; both 0.0 for a step without a dispatch.
+        """
+        busy_s, last_end_s = self._busy_s, self._last_end_s
+        if last_end_s is None or busy_s == 0.0:
+            return 0.0, 0.0
+        idle_s = 0.0 if self._step_end_s is None else last_end_s - self._step_end_s - busy_s
+        self._step_end_s = last_end_s
+        self._busy_s = 0.0
+        return busy_s, max(idle_s, 0.0)
+
 
 MAX_PREFILL_SEQS = 16
 """Most chunks in one prefill dispatch; each may need a row of the sampler."""
@@ -39,16 +66,16 @@ _DTYPES = {"int32": INT32, "int64": DType.INT64, "float32": FLOAT32}
 
 
 class DeviceModel:
-    """What the dispatches of one model need, and the dispatches.
+    """The dispatches of one model, with their memory and callables.
 
     Attributes:
         model: the architecture.
-        config: how it is run.
+        config: the engine's options.
         max_blocks_per_seq: width of the block tables.
-        max_draft_tokens: most drafts of the row in a batch of 1; 0: none are taken.
+        max_draft_tokens: most draft tokens of the row in a batch of 1; 0: none are accepted.
         worker: owns the memory and the callables.
         cache: the KV cache as arguments of callables, by name; empty before `alloc_cache`.
-        clock: takes in every dispatch.
+        clock: sums all dispatches.
     """
 
     def __init__(
@@ -59,14 +86,14 @@ class DeviceModel:
         backend: Backend,
         packed_cache: PackedCache | None,
     ) -> None:
-        """Compiles and loads; takes memory for everything but the KV cache.
+        """Compiles and loads; allocates memory for everything but the KV cache.
 
         Args:
             checkpoint: open; not needed afterwards.
-            config: how to run it.
+            config: the engine's options.
             max_model_len: longest sequence in tokens.
-            backend: kernels; owned from now on.
-            packed_cache: where packed weights are kept between runs; None: nowhere.
+            backend: kernels; owned by this object.
+            packed_cache: where packed weights are stored between runs; None: nowhere.
 
         Raises:
             CheckpointError: a tensor can't be read.
@@ -94,27 +121,27 @@ class DeviceModel:
 
     @property
     def packed_memory(self) -> NDArray[np.uint8] | None:
-        """The packed file that the weights come from, in memory; None: they come from none."""
+        """The packed file of the weights, in memory; None: there is no file."""
         return self._loaded.packed_memory
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes of weights that lie in the page cache, which counts as free memory."""
+        """Bytes of weights in the page cache, which the kernel counts as free memory."""
         return self._loaded.mapped_bytes
 
     @property
     def layered(self) -> LayeredPrefill | None:
-        """Prefill in groups of layers, where the configuration asks for it."""
+        """Prefill in groups of layers, if configured."""
         return self._loaded.layered
 
     def alloc_cache(self, num_blocks: int) -> None:
-        """Makes a KV cache of so many blocks, in place of the one before.
+        """Allocates a KV cache of that many blocks and frees the previous one.
 
-        A cache whose size was given takes its memory at once; one that may have a share of what
-        is free takes it as blocks are used.
+        A cache with a configured size commits its memory at once; one sized by a share of the
+        free memory commits it as blocks are used.
 
         Raises:
-            ConfigError: there isn't so much memory.
+            ConfigError: there isn't enough memory.
         """
         for tensor in self.cache.values():
             self.worker.free(tensor)
@@ -144,7 +171,7 @@ class DeviceModel:
         return self._logits.view(num_rows, self.model.vocab_size)
 
     def prefill(self, arrays: Arrays, logits: WorkerTensor) -> None:
-        """Takes chunks through all layers.
+        """Computes chunks through all layers.
 
         Args:
             arrays: inputs by parameter name; see `packing.pack_prefill`.
@@ -152,26 +179,37 @@ class DeviceModel:
         """
         self.dispatch(self._loaded.prefill_id, "prefill", arrays, logits=logits, **self.cache)
 
+    def prefill_layers(
+        self,
+        chunks: Sequence[PrefillChunk],
+        layers: LayerGroup,
+        arrays: Arrays,
+        logits: WorkerTensor,
+    ) -> None:
+        """Computes chunks through one group of layers; see `LayeredPrefill.run`."""
+        assert self.layered is not None  # plans have layers only if the device has groups
+        self.layered.run(self.dispatch, self.cache, chunks, layers, arrays, logits)
+
     def decode_dispatch(self, batch_size: int) -> DecodeDispatch:
         """The decode dispatches of a compiled batch size."""
         return self._decodes[batch_size]
 
     def run_decode(self, dispatch: DecodeDispatch) -> None:
-        """Decodes what was packed."""
+        """Runs a packed decode dispatch."""
         dispatch.upload()
-        begin_s = time.perf_counter()
+        start_s = time.perf_counter()
         dispatch.run()
-        self.clock.add(begin_s, time.perf_counter())
+        self.clock.add(start_s, time.perf_counter())
 
     def sample(self, rows: Sequence[SamplingRow]) -> Samples:
-        """Samples from the first rows of the logits, as many as are given."""
+        """Samples from the first `len(rows)` rows of the logits."""
         size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
         sampler = self._samplers[size]
         sampler.pack(rows)
         sampler.upload()
-        begin_s = time.perf_counter()
+        start_s = time.perf_counter()
         sampler.run()
-        self.clock.add(begin_s, time.perf_counter())
+        self.clock.add(start_s, time.perf_counter())
         return sampler.samples()
 
     def dispatch(
@@ -181,14 +219,14 @@ class DeviceModel:
 
         Args:
             callable_id: the worker's.
-            name: prefix under which input memory is kept for the next call.
+            name: prefix under which input memory is reused by the next call.
             arrays: inputs by parameter name.
             outputs: further arguments by parameter name.
         """
         args = {key: self._upload(name, key, values) for key, values in arrays.items()}
-        begin_s = time.perf_counter()
+        start_s = time.perf_counter()
         self.worker.run(callable_id, {**args, **outputs})
-        self.clock.add(begin_s, time.perf_counter())
+        self.clock.add(start_s, time.perf_counter())
 
     def close(self) -> None:
         """Frees memory, callables and the backend's threads. Idempotent."""
@@ -218,7 +256,7 @@ class DeviceModel:
         return Sampler(self.worker, self._loaded.sample_id, size, logits=logits, outputs=outputs)
 
     def _make_decode(self, batch_size: int) -> DecodeDispatch:
-        # With drafts a batch of 1 has one row per column.
+        # With draft tokens a batch of 1 has one row per column.
         has_drafts = batch_size == 1 and self.max_draft_tokens > 0
         num_rows = TOKENS_PER_ROW if has_drafts else batch_size
         return DecodeDispatch(
@@ -236,7 +274,7 @@ class DeviceModel:
         if memory is None or memory.num_elements < values.size:
             if memory is not None:
                 self.worker.free(memory)
-            # Twice what is needed, so that inputs that grow slowly don't allocate every step.
+            # Twice the needed size, so that slowly growing inputs don't allocate in every step.
             memory = self.worker.alloc((2 * values.size,), _DTYPES[values.dtype.name])
             self._inputs[name, key] = memory
         self.worker.upload(memory, values)

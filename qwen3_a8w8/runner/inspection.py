@@ -1,7 +1,6 @@
-"""What a checkpoint is and what it will take, from its headers alone: no weight is read.
+"""Reports a checkpoint's contents and memory needs from its headers, without reading weights.
 
-`inspect_checkpoint` fills an `Inspection`; printing it is the command line's
-business.
+`inspect_checkpoint` returns an `Inspection`; the command line prints it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ _BF16, _F32 = 2, 4
 
 @dataclass(frozen=True, slots=True)
 class SchemeGroup:
-    """Linears that are stored alike.
+    """Linears with the same storage scheme.
 
     Attributes:
-        scheme: how, in words.
-        is_float: they run in bf16.
-        count: how many.
-        num_bytes: what their weights take in memory.
-        linears: which, e.g. "down_proj: layers 0, 3-5".
+        scheme: description of the scheme.
+        is_float: whether they run in bf16.
+        count: number of linears.
+        num_bytes: size of their weights in memory.
+        linears: their names, e.g. "down_proj: layers 0, 3-5".
     """
 
     scheme: str
@@ -44,19 +43,19 @@ class Inspection:
     Attributes:
         path: the checkpoint's directory.
         format: its format.
-        notes: what is read otherwise than it is stored.
+        notes: what is converted while reading.
         fingerprint: of the checkpoint.
         num_parameters: weights of the model, a tied lm_head counted once.
         file_bytes: size of the weight files.
         groups: the linears by scheme.
         weight_bytes: all weights and tables in memory once loaded.
-        free_bytes: memory that was assumed to be free before loading.
+        free_bytes: memory assumed to be free before loading.
         block_size: tokens per KV block.
         kv_cache_dtype: its elements, "int8" or "bf16".
         kv_block_bytes: size of one block.
         max_model_len: longest sequence.
-        num_kv_blocks: blocks that there will be, the scratch block included.
-        num_kv_tokens: tokens that they hold.
+        num_kv_blocks: KV blocks that will be allocated, including the scratch block.
+        num_kv_tokens: tokens that fit these blocks.
     """
 
     path: str
@@ -76,21 +75,21 @@ class Inspection:
     num_kv_tokens: int
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """JSON-ready fields."""
         return asdict(self)
 
 
 def inspect_checkpoint(checkpoint: Checkpoint, engine: EngineConfig, free_bytes: int) -> Inspection:
-    """Looks at an open checkpoint.
+    """Inspects an open checkpoint.
 
     Args:
         checkpoint: open; only headers and config are used.
-        engine: how it would be run (block size, context, number of blocks).
+        engine: options to run it with (block size, context, number of blocks).
         free_bytes: device memory that is free before the weights are loaded.
 
     Raises:
         ConfigError: weights and one KV block don't fit into the memory, or `max_model_len` is
-            more than the checkpoint was made for.
+            more than the checkpoint supports.
     """
     model = checkpoint.config
     groups = _groups(checkpoint)
@@ -118,7 +117,7 @@ def inspect_checkpoint(checkpoint: Checkpoint, engine: EngineConfig, free_bytes:
 
 
 def layer_ranges(layers: Iterable[int]) -> str:
-    """Numbers in short, e.g. "0, 3-5"."""
+    """Layer numbers as ranges, e.g. "0, 3-5"."""
     spans: list[list[int]] = []
     for layer in sorted(layers):
         if spans and spans[-1][1] == layer - 1:

@@ -1,13 +1,13 @@
-"""Prefill dispatches that go through the layers in groups, one group per step.
+"""Prefill dispatches that compute the layers in groups, one group per step.
 
-Keeps the residual stream of the dispatch that is on its way in device memory. What
-is computed is `model/layered_prefill.py`; which group comes when is the plan's say.
+Keeps the residual stream of the unfinished dispatch in device memory. The computation
+is in `model/layered_prefill.py`; the plan selects the next group.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 
@@ -16,30 +16,36 @@ from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
 from qwen3_a8w8.kernels.signature import FLOAT32
 from qwen3_a8w8.model import layered_prefill as model
 from qwen3_a8w8.runner.packing import Arrays
-from qwen3_a8w8.runner.worker import Worker
-from qwen3_a8w8.runner.worker_tensor import WorkerTensor
-
-if TYPE_CHECKING:
-    from qwen3_a8w8.runner.device_model import DeviceModel
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
 
 LayerGroup = tuple[int, int]
 
 
+class Dispatch(Protocol):
+    """Uploads inputs and runs one callable; `DeviceModel.dispatch` is one."""
+
+    def __call__(
+        self, callable_id: int, name: str, arrays: Arrays, **outputs: WorkerTensor
+    ) -> None:
+        """See `DeviceModel.dispatch`."""
+        ...
+
+
 def layer_groups(num_layers: int, layers_per_dispatch: int) -> tuple[LayerGroup, ...]:
-    """The groups [begin, end) that a prefill goes through."""
+    """The groups [start, end) of layers that a prefill computes one after the other."""
     return tuple(
-        (begin, min(begin + layers_per_dispatch, num_layers))
-        for begin in range(0, num_layers, layers_per_dispatch)
+        (start, min(start + layers_per_dispatch, num_layers))
+        for start in range(0, num_layers, layers_per_dispatch)
     )
 
 
 class LayeredPrefill:
-    """The callables of all groups, and the dispatch that is between two of them.
+    """The callables of all groups, and the dispatch that is unfinished between two of them.
 
     Attributes:
-        groups: in order; a dispatch goes through all of them.
-        chunks: what is on its way; empty between dispatches.
-        next_layer: where it goes on.
+        groups: in order; a dispatch computes all of them.
+        chunks: chunks of the unfinished dispatch; empty between dispatches.
+        next_layer: layer at which it continues.
     """
 
     def __init__(
@@ -56,12 +62,12 @@ class LayeredPrefill:
         self._hidden: WorkerTensor | None = None
         self._embed = compiler.compile(model.embed, dims, options)
         self._layers = {
-            (begin, end): compiler.compile(
+            (start, end): compiler.compile(
                 model.layers,
                 dims,
-                {**options, model.LAYER_BEGIN: begin, model.LAYER_END: end},
+                {**options, model.LAYER_BEGIN: start, model.LAYER_END: end},
             )
-            for begin, end in groups
+            for start, end in groups
         }
         self._logits = compiler.compile(model.logits, dims, options)
 
@@ -71,7 +77,7 @@ class LayeredPrefill:
         return [self._embed, *self._layers.values(), self._logits]
 
     def register(self, worker: Worker, max_tokens: int) -> None:
-        """Hands the callables to a worker and takes memory for the residual stream."""
+        """Registers the callables with a worker and allocates the residual stream."""
         self._embed_id = worker.register(self._embed)
         self._layer_ids = {group: worker.register(fn) for group, fn in self._layers.items()}
         self._logits_id = worker.register(self._logits)
@@ -79,44 +85,46 @@ class LayeredPrefill:
 
     def run(
         self,
-        device: DeviceModel,
+        dispatch: Dispatch,
+        cache: Mapping[str, WorkerTensor],
         chunks: Sequence[PrefillChunk],
         layers: LayerGroup,
         arrays: Arrays,
         logits: WorkerTensor,
     ) -> None:
-        """Takes chunks through one group of layers.
+        """Computes chunks through one group of layers.
 
         Args:
-            device: whose cache and worker are used.
+            dispatch: runs a callable on the device.
+            cache: the KV cache as arguments of callables, by name.
             chunks: as many as `arrays` was packed from.
-            layers: one of `groups`; the first one begins a dispatch.
+            layers: one of `groups`; the first one starts a dispatch.
             arrays: see `packing.pack_prefill`.
             logits: written with the last group.
         """
-        begin, end = layers
-        if begin == 0:
+        start, end = layers
+        if start == 0:
             self.chunks = tuple(chunks)
         else:
             self._drop_all_but(chunks)
         hidden = self._residual(len(arrays["token_ids"]))
-        if begin == 0:
+        if start == 0:
             ids = {"token_ids": arrays["token_ids"]}
-            device.dispatch(self._embed_id, "prefill", ids, hidden=hidden)
+            dispatch(self._embed_id, "prefill", ids, hidden=hidden)
         inputs = {k: v for k, v in arrays.items() if k not in ("token_ids", "logits_indices")}
-        device.dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **device.cache)
+        dispatch(self._layer_ids[layers], "prefill", inputs, hidden=hidden, **cache)
         self.next_layer = end
         if layers == self.groups[-1]:
             self.chunks = ()
             indices = {"logits_indices": arrays["logits_indices"]}
-            device.dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
+            dispatch(self._logits_id, "prefill", indices, hidden=hidden, logits=logits)
 
     def _residual(self, num_tokens: int) -> WorkerTensor:
-        assert self._hidden is not None  # `register` comes before the first plan
+        assert self._hidden is not None  # `register` is called before the first plan
         return self._hidden.view(num_tokens, self._hidden_size)
 
     def _drop_all_but(self, chunks: Sequence[PrefillChunk]) -> None:
-        """Closes the gaps that chunks of sequences that have gone leave in the residual stream."""
+        """Compacts the residual stream after chunks of ended sequences were removed."""
         if tuple(chunks) == self.chunks:
             return
         kept: list[np.ndarray] = []

@@ -1,7 +1,7 @@
-"""Compiles a model's callables and gives them their weights.
+"""Compiles a model's callables and binds their weights.
 
-What the callables compute is written in `model/`; where packed weights come from is
-`packed_cache.py`. Knows nothing of the KV cache's size or of sequences.
+The callables are defined in `model/`; `packed_cache.py` provides packed weights.
+Doesn't know about the KV cache's size or about sequences.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class LoadedModel:
         prefill_id: the worker's id of `qwen3.prefill`.
         decode_id: of `qwen3.decode`.
         sample_id: of `qwen3.sample`.
-        layered: prefill in groups of layers, where the configuration asks for it.
-        packed_memory: the packed file that the weights come from, see `LoadedWeights.memory`.
-        mapped_bytes: of it that lie in the page cache, which counts as free memory.
+        layered: prefill in groups of layers, if configured.
+        packed_memory: the packed file of the weights, see `LoadedWeights.memory`.
+        mapped_bytes: its bytes in the page cache, which the kernel counts as free memory.
     """
 
     prefill_id: int
@@ -56,11 +56,11 @@ def load_model(
 
     Args:
         checkpoint: open; not needed afterwards.
-        config: block size, flags and sizes of dispatches are read.
+        config: provides block size, flags and dispatch sizes.
         max_model_len: longest sequence in tokens.
-        compiler: of the backend that runs them; keeps them.
-        worker: takes them.
-        packed_cache: where packed weights are kept between runs; None: nowhere.
+        compiler: of the backend that runs the callables; owns them.
+        worker: registers them.
+        packed_cache: where packed weights are stored between runs; None: nowhere.
 
     Raises:
         CheckpointError: a tensor can't be read.

@@ -1,8 +1,8 @@
 """Executes step plans: prefill, decode and sample on one device.
 
-The runner checks a plan, remembers each live sequence's ids and grammar, and turns the
-plan into dispatches of its model on the device (`device_model.py`). It decides nothing:
-who runs, where blocks lie and when a sequence ends is the scheduler's business (`engine/`).
+The runner validates a plan, keeps each live sequence's ids and grammar state, and runs the
+plan as dispatches of its model on the device (`device_model.py`). It makes no decisions: the
+scheduler (`engine/`) selects sequences, assigns blocks and ends sequences.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.runner.device_model import MAX_PREFILL_SEQS, DeviceModel
 from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import pack_prefill
-from qwen3_a8w8.runner.samples import look_up, take, wanted_after
+from qwen3_a8w8.runner.sampler import look_up, take, wanted_after
 from qwen3_a8w8.runner.self_check import self_check
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.sizing import (
@@ -48,7 +48,7 @@ class ModelRunner:
 
     Attributes:
         model: the architecture.
-        config: how it is run.
+        config: the engine's options.
         device: the model on its device: weights, KV cache and dispatches.
     """
 
@@ -63,9 +63,9 @@ class ModelRunner:
 
         Args:
             checkpoint: open checkpoint; read during construction, not needed afterwards.
-            config: how to run it.
-            backend: kernels; owned by the runner from now on.
-            packed_cache: where packed weights are kept between runs; None: nowhere.
+            config: the engine's options.
+            backend: kernels; owned by the runner.
+            packed_cache: where packed weights are stored between runs; None: nowhere.
 
         Raises:
             ConfigError: max_model_len or the KV cache doesn't fit, or the packed cache can't be
@@ -90,19 +90,19 @@ class ModelRunner:
 
     @classmethod
     def load(cls, model: str, config: EngineConfig) -> ModelRunner:
-        """Resolves and opens a model and makes its runner.
+        """Resolves and opens a model and creates its runner.
 
         Args:
             model: directory, "demo" or hub id.
-            config: how to run it.
+            config: the engine's options.
 
         Raises:
             CheckpointError: the model can't be found or read.
             KernelUnavailableError: the device can't run here, or gives wrong results.
-            ConfigError: as in making one.
+            ConfigError: as for the constructor.
         """
         with open_checkpoint(resolve_model(model)) as checkpoint:
-            backend = select_backend(config.device, config.num_threads)
+            backend = select_backend(config.device, config.num_threads, config.isa)
             if SKIP_SELF_CHECK not in config.enable:
                 self_check(backend, config.active_flags)
             packed_cache = PackedCache.from_setting(
@@ -112,7 +112,7 @@ class ModelRunner:
 
     @property
     def capabilities(self) -> RunnerCapabilities:
-        """What this runner can do, measured step times included."""
+        """Capabilities of this runner, including measured step times."""
         return self._capabilities
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -120,8 +120,8 @@ class ModelRunner:
 
         Raises:
             UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
-            InvalidRequestError: the plan doesn't fit; nothing of it was carried out.
-            EngineDeadError: the model gave logits that aren't finite.
+            InvalidRequestError: the plan is invalid; nothing of it was executed.
+            EngineDeadError: the model computed logits that aren't finite.
         """
         validate_plan(plan, self._sequences, self._capabilities, self.device.layered)
         for seq_id in plan.release:
@@ -130,9 +130,9 @@ class ModelRunner:
             structured = start.sampling.structured
             grammar = None if structured is None else self._grammars.start(structured)
             self._sequences[start.seq_id] = RunnerSequence(start, grammar)
-        begin_s = time.perf_counter()
+        start_s = time.perf_counter()
         sampled, prompt_tokens = self._prefill(plan)
-        prefill_time_s = time.perf_counter() - begin_s if plan.prefill else 0.0
+        prefill_time_s = time.perf_counter() - start_s if plan.prefill else 0.0
         sampled += self._decode(plan)
         device_time_s, idle_s = self.device.clock.end_step()
         return StepResult(
@@ -145,10 +145,10 @@ class ModelRunner:
         )
 
     def prepare_grammar(self, structured: StructuredOutput) -> None:
-        """Compiles the form of a request that is about to be admitted; waits for it.
+        """Compiles the grammar of a request that is about to be admitted, and waits for it.
 
         Raises:
-            InvalidRequestError: the form can't be used; `param` names its field.
+            InvalidRequestError: the grammar can't be used; `param` names its field.
         """
         self._grammars.prepare(structured)
 
@@ -159,14 +159,14 @@ class ModelRunner:
         self.device.close()
 
     def _warm_up_and_size(self, backend: Backend) -> RunnerCapabilities:
-        # Scratch arenas and thread stacks take their memory now, not when requests are live;
-        # what is free afterwards, but for what arenas will still take, the cache may have.
+        # Scratch arenas and thread stacks allocate their memory now, not when requests are live;
+        # the cache may use what is free afterwards, minus the later growth of the arenas.
         self.device.alloc_cache(1)
         warm = warm_up(self.device)
         self.device.clock.end_step()
-        # The kernel calls mapped weights free, as it could read them again from the file.
-        taken = self.device.mapped_bytes + warm.arena_growth_bytes
-        free_bytes = max(0, free_host_memory_bytes() - taken)
+        # The kernel counts mapped weights as free, as it could read them again from the file.
+        reserved = self.device.mapped_bytes + warm.arena_growth_bytes
+        free_bytes = max(0, free_host_memory_bytes() - reserved)
         blocks = num_kv_blocks(self.config, self.model, self._max_model_len, free_bytes)
         check_sequence_fits(self.config, self._max_model_len, blocks)
         self.device.alloc_cache(blocks)
@@ -201,7 +201,7 @@ class ModelRunner:
         if layered is None or layers is None:
             self.device.prefill(arrays, logits)
         else:
-            layered.run(self.device, plan.prefill, layers, arrays, logits)
+            self.device.prefill_layers(plan.prefill, layers, arrays, logits)
             if layers != layered.groups[-1]:
                 return [], []
         return self._after_prefill(plan.prefill)
@@ -233,17 +233,17 @@ class ModelRunner:
         dispatch.pack(batch, self._sequences)
         self.device.run_decode(dispatch)
         if batch.rows[0].draft_token_ids:
-            return self._check_drafts(batch.rows[0])
+            return self._verify_drafts(batch.rows[0])
         rows = [self._sequences[row.seq_id] for row in batch.rows]
         samples = self.device.sample([row.sampling_row() for row in rows])
         return [take(samples, index, row) for index, row in enumerate(rows)]
 
-    def _check_drafts(self, row: DecodeRow) -> list[SampledToken]:
-        """Samples at every draft's place as if it were right; keeps what turns out to be.
+    def _verify_drafts(self, row: DecodeRow) -> list[SampledToken]:
+        """Samples at the position of every draft token; accepts drafts up to the first mismatch.
 
-        Each sample is drawn as the target itself draws it, so what is kept is what a run
-        without drafts gives. K and V of other drafts are overwritten by what comes in their
-        place, before anything reads them.
+        Each sample is drawn exactly as without draft tokens, so the accepted tokens are those of
+        a run without them. K and V of rejected draft tokens are overwritten by the tokens at
+        their positions before anything reads them.
         """
         sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
         ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]

@@ -1,10 +1,10 @@
-"""Packs a checkpoint once and maps or reads the result afterwards.
+"""Packs a checkpoint once and maps or reads the packed file at later starts.
 
-A large model loads in seconds instead of minutes that way, and the replicas of one
-host share the memory of its weights. Owns where packed files are kept and when
-one may be used; `kernels/packed_file.py` owns what is inside, `model/weights.py`
-what the constants are. A file that isn't what it should be is never used: the
-reason is logged and it is made again.
+With it a large model loads in seconds instead of minutes, and the replicas of one
+host share the memory of its weights. Owns the location of packed files and when one
+may be used; `kernels/packed_file.py` owns their format, `model/weights.py` the
+constants. A stale or damaged file is never used: the reason is logged and the file is
+rewritten.
 """
 
 from __future__ import annotations
@@ -34,30 +34,30 @@ from qwen3_a8w8.model.weights import load_weights
 from qwen3_a8w8.version import __version__
 
 CACHE_VARIABLE = "QWEN3_A8W8_CACHE"
-"""Environment variable that names the default directory."""
+"""Environment variable with the default directory."""
 
 MIN_BYTES = 256 << 20
-"""Smallest weights worth a file; below, packing takes a second."""
+"""Smallest weights that are stored in a file; smaller ones pack in a second."""
 
 MIN_HUGE_SHARE = 0.95
-"""Share of a packed file in huge pages below which a way to more of them is told."""
+"""Share of a packed file in huge pages below which the log has a warning with a remedy."""
 
 AUTO = "auto"
-"""The default directory, if it can be written."""
+"""The default directory, if it is writable."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class PackedCache:
-    """Where packed weights are kept.
+    """Where packed weights are stored.
 
     Attributes:
-        directory: of the packed files; made when needed.
-        is_required: whether a directory that can't be written is an error, because somebody
-            has chosen it, or only a warning.
-        min_bytes: smaller weights are packed anew each time.
-        use_mmap: packed files are mapped; otherwise every process reads a copy of its own.
+        directory: of the packed files; created when needed.
+        is_required: whether a directory that isn't writable is an error, because it was
+            configured, or only a warning.
+        min_bytes: smaller weights are packed again at each start.
+        use_mmap: packed files are mapped; otherwise every process reads its own copy.
     """
 
     directory: Path
@@ -69,7 +69,7 @@ class PackedCache:
     def from_setting(
         cls, setting: str | Path | None, *, use_mmap: bool = True
     ) -> PackedCache | None:
-        """The cache that a setting means.
+        """Creates the cache for a setting.
 
         Args:
             setting: a directory; "auto" for `$QWEN3_A8W8_CACHE` or
@@ -80,19 +80,19 @@ class PackedCache:
             return None
         if setting != AUTO:
             return cls(Path(setting).expanduser(), is_required=True, use_mmap=use_mmap)
-        chosen = os.environ.get(CACHE_VARIABLE)
-        return cls(Path(chosen or "~/.cache/qwen3-a8w8/packed").expanduser(), use_mmap=use_mmap)
+        configured = os.environ.get(CACHE_VARIABLE)
+        return cls(Path(configured or "~/.cache/qwen3-a8w8/packed").expanduser(), use_mmap=use_mmap)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWeights:
-    """Packed constants, and the memory of the file that they come from.
+    """Packed constants, and the memory of their file.
 
     Attributes:
-        constants: by name, as the backend's `bind` takes them.
+        constants: by name, as the backend's `bind` accepts them.
         memory: the packed file in memory, [bytes] uint8, if there is one.
-        is_mapped: it lies in the page cache, which counts as free memory for the kernel, but must
-            stay where it is.
+        is_mapped: it is in the page cache, which the kernel counts as free memory, but it must
+            stay there.
     """
 
     constants: dict[str, Any]
@@ -101,27 +101,27 @@ class LoadedWeights:
 
     @property
     def mapped_bytes(self) -> int:
-        """Bytes that lie in the page cache."""
+        """Bytes in the page cache."""
         return self.memory.nbytes if self.is_mapped and self.memory is not None else 0
 
 
 def load_packed(
     checkpoint: Checkpoint, refs: Mapping[str, Ref], backend: Backend, cache: PackedCache | None
 ) -> LoadedWeights:
-    """Gives a model's packed weights, from the cache where there is one.
+    """Returns a model's packed weights, from the cache if there is one.
 
     Args:
         checkpoint: an open checkpoint.
-        refs: the constants that come from it, by name.
-        backend: what packs.
-        cache: where packed files are kept; None: nowhere.
+        refs: the constants that the checkpoint provides, by name.
+        backend: packs the constants.
+        cache: where packed files are stored; None: nowhere.
 
     Returns:
-        The weights; equal, bit for bit, with and without the cache.
+        The weights; bit-identical with and without the cache.
 
     Raises:
         CheckpointError: a tensor can't be read or isn't finite.
-        ConfigError: a directory that somebody has chosen can't be used, or a copy doesn't fit.
+        ConfigError: a configured directory can't be used, or a copy doesn't fit the memory.
     """
     num_bytes = sum(ref.num_elements({}) * ref.dtype.itemsize for ref in refs.values())
     if cache is None or num_bytes < cache.min_bytes or not isinstance(backend, MappableBackend):
@@ -133,13 +133,13 @@ def load_packed(
             f"packed weights: {error}; set use_mmap to true, which shares them"
         ) from error
     except OSError as error:
-        message = f"packed weights can't be kept in {cache.directory}: {error}"
+        message = f"packed weights can't be stored in {cache.directory}: {error}"
         if cache.is_required:
             raise ConfigError(
-                f"{message}; choose a directory that can be written, or none"
+                f"{message}; set packed_cache_dir to a writable directory, or to none"
             ) from error
         logger.warning(
-            "%s; loading without. Set %s to a directory that can be written",
+            "%s; loading without a packed file. Set %s to a writable directory",
             message,
             CACHE_VARIABLE,
         )
@@ -159,8 +159,8 @@ def _load_through(
         "version": __version__,
         "constants": _digest(refs),
     }
-    # One file per checkpoint, layout and set of constants (int8_lm_head has another one than the
-    # default): when a checkpoint changes, its file is replaced.
+    # One file per checkpoint, layout and set of constants (int8_lm_head has a different set than
+    # the default): when a checkpoint changes, its file is replaced.
     place = hashlib.sha256(str(checkpoint.directory.resolve()).encode()).hexdigest()[:12]
     name = checkpoint.directory.resolve().name
     path = (
@@ -172,13 +172,13 @@ def _load_through(
         return weights
     cache.directory.mkdir(parents=True, exist_ok=True)
     with _locked(path):
-        # Another process may have made it while this one waited.
+        # Another process may have written it while this one waited.
         weights = _open(path, identity, refs, backend, cache.use_mmap)
         if weights is None:
             _write(path, identity, checkpoint, refs, backend, num_bytes)
             weights = _open(path, identity, refs, backend, cache.use_mmap)
     if weights is None:
-        raise OSError(f"{path} was written and is damaged; the disk or the memory is failing")
+        raise OSError(f"{path} is damaged right after writing; the disk or the memory is failing")
     return weights
 
 
@@ -189,8 +189,8 @@ def _open(
     backend: MappableBackend,
     use_mmap: bool,
 ) -> LoadedWeights | None:
-    """The weights in a file, or None (and why in the log) if it can't be used."""
-    begin = time.perf_counter()
+    """Opens the weights in a file; returns None and logs the reason if it can't be used."""
+    start = time.perf_counter()
     try:
         file = PackedFile(path, use_mmap=use_mmap)
         _check(file, identity, refs, backend)
@@ -204,20 +204,20 @@ def _open(
         for name, ref in refs.items()
     }
     if not use_mmap:
-        logger.info("%s: read and checked in %.1f s", path, time.perf_counter() - begin)
+        logger.info("%s: read and checked in %.1f s", path, time.perf_counter() - start)
         return LoadedWeights(constants, file.memory)
     share = file.huge_page_bytes() / file.nbytes
     logger.info(
         "%s: mapped and checked in %.1f s, %.0f %% of it in huge pages",
         path,
-        time.perf_counter() - begin,
+        time.perf_counter() - start,
         100 * share,
     )
     if 0 < share < MIN_HUGE_SHARE:
         logger.warning(
-            "%s: only %.0f %% of it lies in huge pages, since memory was in pieces when it was "
-            "read; large models decode slower by up to half then. Set use_mmap to false, which "
-            "takes memory of this process, or before the next start, as root: "
+            "%s: only %.0f %% of it is in huge pages, since memory was fragmented when it was "
+            "read; large models then decode slower by up to half. Set use_mmap to false, which "
+            "uses memory of this process, or before the next start, as root: "
             "echo 3 > /proc/sys/vm/drop_caches; echo 1 > /proc/sys/vm/compact_memory",
             path,
             100 * share,
@@ -230,12 +230,12 @@ def _check(
 ) -> None:
     stale = sorted(key for key in identity if file.identity.get(key) != identity[key])
     if stale:
-        raise PackedFileError(f"it was made for another {', '.join(stale)}")
+        raise PackedFileError(f"it was written for another {', '.join(stale)}")
     if missing := sorted(refs.keys() - file.entries.keys()):
         raise PackedFileError(f"constant {missing[0]} is missing")
     for name in refs:
         entry = file.entries[name]
-        # Reads everything once, by all threads; that brings the pages in as well.
+        # Reads everything once, on all threads; that also loads the pages.
         if backend.checksum(file.address(name), entry.nbytes) != entry.checksum:
             raise PackedFileError(f"constant {name} is damaged")
 
@@ -248,17 +248,17 @@ def _write(
     backend: MappableBackend,
     num_bytes: int,
 ) -> None:
-    begin = time.perf_counter()
+    start = time.perf_counter()
     for leftover in path.parent.glob(f".{path.name}.*.partial"):
-        # Of a process that died: a living one would hold the lock.
+        # From a crashed process: a running one would hold the lock.
         leftover.unlink(missing_ok=True)
     free = shutil.disk_usage(path.parent).free
     if free < num_bytes:
-        raise OSError(f"the file takes {num_bytes} bytes, {free} are free there")
+        raise OSError(f"the file needs {num_bytes} bytes, {free} are free there")
     partial = path.parent / f".{path.name}.{uuid.uuid4().hex[:8]}.partial"
     try:
         with PackedFileWriter(partial) as writer:
-            # A tied lm_head is the embedding once more, and follows it at once.
+            # A tied lm_head is the embedding again, and follows it directly.
             previous: tuple[str, Any] = ("", None)
 
             def pack(ref: Ref, tensor: Any) -> None:
@@ -277,7 +277,7 @@ def _write(
         _sync_directory(path.parent)
     finally:
         partial.unlink(missing_ok=True)
-    logger.info("%s: packed in %.1f s", path, time.perf_counter() - begin)
+    logger.info("%s: packed in %.1f s", path, time.perf_counter() - start)
 
 
 def _digest(refs: Mapping[str, Ref]) -> str:
@@ -289,7 +289,7 @@ def _digest(refs: Mapping[str, Ref]) -> str:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Lets one process at a time make a file; the lock goes with its holder."""
+    """Lets one process at a time write a file; the lock is released when its holder exits."""
     fd = os.open(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

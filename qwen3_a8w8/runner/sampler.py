@@ -1,7 +1,8 @@
-"""Dispatches of the sampler: what each row of logits is drawn by into input arrays, then one call.
+"""Sampler dispatches: from settings per row of logits to tokens and log-probabilities.
 
-The settings of sequences don't change, so their columns are written anew only when other
-sequences come, or the same in another order.
+A row of logits either gives a sequence its next token, or the log-probabilities of a token that
+is known: the sampler is then forced to draw it. The settings of sequences don't change, so their
+columns are only rewritten when the sequences or their order change.
 """
 
 from __future__ import annotations
@@ -13,13 +14,96 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from qwen3_a8w8.engine.plan import PrefillChunk, PromptToken, SampledToken, TokenLogprobs
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.kernels.signature import FLOAT32, INT32, INT64
-from qwen3_a8w8.runner.inputs import GrowingInput, InputBlock
-from qwen3_a8w8.runner.samples import Samples
-from qwen3_a8w8.runner.sequences import SamplingRow
-from qwen3_a8w8.runner.worker import Worker
-from qwen3_a8w8.runner.worker_tensor import WorkerTensor
+from qwen3_a8w8.runner.packing import GrowingInput, InputBlock
+from qwen3_a8w8.runner.sequences import RunnerSequence, SamplingRow
+from qwen3_a8w8.runner.worker import Worker, WorkerTensor
+
+
+class Samples:
+    """The sampler's outputs on the host.
+
+    Attributes:
+        ids: the token drawn for each live row; -1 if the logits weren't finite.
+    """
+
+    def __init__(self, host: Mapping[str, NDArray[Any]], num_rows: int) -> None:
+        """Reads the ids.
+
+        Args:
+            host: outputs of `qwen3.sample` by name; without those of log-probabilities if no
+                row has requested them.
+            num_rows: live rows.
+        """
+        self._host = host
+        self.ids: list[int] = host["sampled_ids"][:num_rows, 0].tolist()
+
+    def logprobs(self, index: int, num_top: int) -> TokenLogprobs:
+        """The log-probabilities of a row that has requested `num_top` alternatives."""
+        host = self._host
+        ids = host["top_ids"][index, :num_top].tolist()
+        values = host["top_logprobs"][index, :num_top].tolist()
+        return TokenLogprobs(float(host["logprobs"][index]), tuple(zip(ids, values, strict=True)))
+
+
+def wanted_after(
+    chunks: Sequence[PrefillChunk], sequences: Mapping[int, RunnerSequence]
+) -> list[tuple[RunnerSequence, int | None]]:
+    """The purpose of each row of logits after prefill, in the order of `pack_prefill`'s indices.
+
+    Returns:
+        Sequences, each with the position of a known token, or None for a new one.
+    """
+    wanted: list[tuple[RunnerSequence, int | None]] = []
+    for chunk in chunks:
+        sequence = sequences[chunk.seq_id]
+        if chunk.has_prompt_logprobs:
+            end = chunk.start + chunk.num_tokens + (not chunk.is_sampled)
+            wanted += [(sequence, position) for position in range(chunk.start + 1, end)]
+        if chunk.is_sampled:
+            wanted.append((sequence, None))
+    return wanted
+
+
+def take(samples: Samples, index: int, sequence: RunnerSequence) -> SampledToken:
+    """Reads a new token and appends it to its sequence.
+
+    Raises:
+        EngineDeadError: the logits aren't finite.
+    """
+    position = len(sequence.token_ids)
+    token_id = samples.ids[index]
+    if token_id < 0:
+        raise _not_finite(sequence, position)
+    sequence.append(token_id)
+    error = None if sequence.grammar is None else sequence.grammar.error
+    num_top = sequence.sampling.logprobs
+    logprobs = None if num_top is None else samples.logprobs(index, num_top)
+    return SampledToken(sequence.seq_id, position, token_id, logprobs, error)
+
+
+def look_up(samples: Samples, index: int, sequence: RunnerSequence, position: int) -> PromptToken:
+    """Reads the log-probabilities of the known token at a position.
+
+    Raises:
+        EngineDeadError: the logits aren't finite.
+    """
+    token_id = samples.ids[index]
+    if token_id < 0:
+        raise _not_finite(sequence, position)
+    logprobs = samples.logprobs(index, sequence.sampling.prompt_logprobs or 0)
+    return PromptToken(sequence.seq_id, position, token_id, logprobs)
+
+
+def _not_finite(sequence: RunnerSequence, position: int) -> EngineDeadError:
+    return EngineDeadError(
+        f"the logits at position {position} of sequence {sequence.seq_id} aren't all "
+        "finite; the checkpoint or a kernel is broken"
+    )
+
 
 _FLOATS = (
     "temperature",
@@ -38,7 +122,7 @@ class Sampler:
 
     Attributes:
         arrays: the controls of `Ops.sample` with fixed shapes, and num_active, on the host.
-        lists: the others, into which ranges and starts among the former point.
+        lists: the controls of variable length; ranges and starts in `arrays` index them.
     """
 
     def __init__(
@@ -50,10 +134,10 @@ class Sampler:
         logits: WorkerTensor,
         outputs: Mapping[str, WorkerTensor],
     ) -> None:
-        """Takes input memory.
+        """Allocates input memory.
 
         Args:
-            worker: runs it.
+            worker: runs the callable.
             callable_id: of sample.
             size: rows, a compiled batch size.
             logits: [size, vocab] float32.
@@ -94,8 +178,8 @@ class Sampler:
             rows: in the order of the logits; the others are idle.
         """
         settings = [row.sampling for row in rows]
-        known = self._settings
-        if len(settings) != len(known) or not all(map(is_, settings, known)):
+        packed = self._settings
+        if len(settings) != len(packed) or not all(map(is_, settings, packed)):
             self._pack_settings(settings)
         self.arrays["positions"][: len(rows)] = [row.position for row in rows]
         has_lists = any(row.biases or row.history or row.allowed is not None for row in rows)
@@ -104,7 +188,7 @@ class Sampler:
         self._has_lists = has_lists
 
     def upload(self) -> None:
-        """Makes the device see what was packed."""
+        """Copies the packed controls to the device."""
         self._inputs.upload()
 
     def run(self) -> None:
@@ -112,12 +196,12 @@ class Sampler:
         self._call()
 
     def samples(self) -> Samples:
-        """What was drawn, to be read before the next dispatch."""
+        """The drawn tokens; read them before the next dispatch."""
         names = self._outputs if self._has_logprobs else ("sampled_ids",)
         return Samples({name: self._read(name) for name in names}, len(self._settings))
 
     def free(self) -> None:
-        """Gives the input memory back; idempotent."""
+        """Frees the input memory; idempotent."""
         self._inputs.free()
         for values in self.lists.values():
             values.free()

@@ -1,8 +1,8 @@
-"""A tiny random model on the chosen kernels, held against the reference before a real one loads.
+"""Compares a tiny random model on the chosen kernels with the reference before a real one loads.
 
-Takes milliseconds and a few hundred kilobytes. Catches what a wrong build, an
-instruction path that misbehaves on this machine, or a broken experimental flag
-would otherwise do to every answer. `qwen3-a8w8 check` is the thorough test.
+Takes milliseconds and a few hundred kilobytes. Catches a wrong build, an instruction
+path that misbehaves on this machine, or a broken experimental flag before they corrupt
+every output. `qwen3-a8w8 check` is the thorough test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TOLERANCE = 2e-2
 """Largest relative error of logits: values on a rounding boundary may fall to either side."""
 
 OUTPUT_TOLERANCE = 8e-2
-"""The same with flags that change output."""
+"""Tolerance with flags that change output."""
 
 _PROMPT = [(7 * i + 3) % DIMS["VOCAB"] for i in range(21)]
 _NEXT = (5, 9, 13)
@@ -34,7 +34,7 @@ def self_check(backend: Backend, enable: Iterable[str] = ()) -> None:
     """Compares a backend, with experimental flags, with the reference.
 
     Args:
-        backend: kernels about to be used; left as they were.
+        backend: kernels about to be used; unchanged.
         enable: flags that will be on.
 
     Raises:
@@ -47,7 +47,7 @@ def self_check(backend: Backend, enable: Iterable[str] = ()) -> None:
     found = _logits(backend, flags)
     tolerance = OUTPUT_TOLERANCE if flags else TOLERANCE
     which = f"kernels {backend.name!r}" + (f" with {', '.join(flags)}" if flags else "")
-    remedy = "the start-up check failed; enable 'skip_self_check' to run them all the same"
+    remedy = "the start-up check failed; enable 'skip_self_check' to run them anyway"
     for name, want in expected.items():
         error = float((found[name] - want).norm() / want.norm())
         if not error <= tolerance:
@@ -61,8 +61,8 @@ def self_check(backend: Backend, enable: Iterable[str] = ()) -> None:
         )
     if PROMPT_LOOKUP in enable and not _drafts_change_nothing(backend, flags):
         raise KernelUnavailableError(
-            f"{which} with {PROMPT_LOOKUP}: logits of a draft differ from those of a step of its "
-            f"own; {remedy}"
+            f"{which} with {PROMPT_LOOKUP}: logits of a draft token differ from those of a "
+            f"separate step; {remedy}"
         )
 
 

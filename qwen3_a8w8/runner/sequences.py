@@ -1,4 +1,4 @@
-"""What the runner remembers of each live sequence: its ids and its sampling state."""
+"""The runner's state of each live sequence: its ids and its sampling state."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _NOTHING: Mapping[int, int] = MappingProxyType({})
 
 
 class SamplingRow(NamedTuple):
-    """What the sampler has to know to draw one token.
+    """The sampler's input for one token.
 
     Attributes:
         sampling: the sequence's settings.
-        position: of the token that is drawn.
-        biases: values added to logits; -inf bars a token.
+        position: of the drawn token.
+        biases: values added to logits; -inf masks a token.
         history: occurrences in the output of each id in prompt or output; empty without
             penalties.
         allowed: a bit per token; None: all may be drawn.
@@ -46,11 +46,11 @@ class RunnerSequence:
     Attributes:
         seq_id: its id.
         sampling: its settings, seed included.
-        token_ids: prompt, then output; grows by what the device samples.
-        num_prompt_tokens: how many of them are the prompt.
-        stop_token_ids: barred while `min_tokens` isn't reached.
-        grammar: its place in the form that its answer must have, or None.
-        checked_block_ids: the newest table of blocks that was found to be in itself right.
+        token_ids: prompt, then output; sampled tokens are appended.
+        num_prompt_tokens: number of prompt tokens among them.
+        stop_token_ids: masked until `min_tokens` is reached.
+        grammar: its grammar state with structured output, or None.
+        checked_block_ids: the last block table that passed validation.
     """
 
     __slots__ = (
@@ -79,7 +79,7 @@ class RunnerSequence:
                 self._history[token_id] = count
         self.grammar = grammar
         self.checked_block_ids: tuple[int, ...] = ()
-        # Nothing but settings and position says how it is drawn.
+        # Only settings and position determine the sampler's input.
         self._is_plain = (
             grammar is None
             and self._history is None
@@ -92,10 +92,10 @@ class RunnerSequence:
                 grammar.advance(token_id)
 
     def sampling_row(self, drafts: Sequence[int] = ()) -> SamplingRow:
-        """How the next token is drawn, or the one after it if `drafts` come to pass.
+        """Sampler input for the next token, or for the one after `drafts` if they are accepted.
 
         Args:
-            drafts: tokens taken for known, after the newest one.
+            drafts: draft tokens assumed after the newest token.
         """
         position = len(self.token_ids) + len(drafts)
         if self._is_plain:
@@ -117,12 +117,12 @@ class RunnerSequence:
         return SamplingRow(self.sampling, position, biases, history, allowed)
 
     def prompt_row(self, position: int) -> SamplingRow:
-        """How the known token at `position` is "drawn", to have its log-probabilities."""
+        """Sampler input that forces the known token at `position`, for its log-probabilities."""
         token_id = self.token_ids[position]
         return self._forced_row(position, token_id, self.sampling.prompt_logprobs)
 
     def append(self, token_id: int) -> None:
-        """Takes the token that was sampled for it."""
+        """Appends a sampled token."""
         self.token_ids.append(token_id)
         if self.grammar is not None:
             self.grammar.advance(token_id)
@@ -147,7 +147,7 @@ class RunnerSequence:
         ahead = grammar.copy()
         for token_id in drafts:
             ahead.advance(token_id)
-        # After a draft that isn't allowed anything goes: what is drawn there isn't kept.
+        # After a draft token that isn't allowed the mask is irrelevant: samples there are dropped.
         return ahead.allowed()
 
     def _has_penalties(self) -> bool:
@@ -160,5 +160,5 @@ class RunnerSequence:
 
 
 def _has_others(allowed: TokenMask, token_ids: Sequence[int]) -> bool:
-    """Whether the mask allows any token beside these."""
+    """Whether the mask allows any token besides these."""
     return bool((allowed & ~mask_of(token_ids, 32 * allowed.size)).any())

@@ -1,4 +1,4 @@
-"""How many KV blocks there shall be, and how much memory is free."""
+"""Number of KV blocks, and free memory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def kv_block_bytes(model: ModelConfig, block_size: int, *, is_bf16: bool = False
 
 
 def free_host_memory_bytes() -> int:
-    """Memory that this process can still take, in bytes.
+    """Memory that this process can still allocate, in bytes.
 
     The kernel's MemAvailable, or what a cgroup (v2) leaves, whichever is less.
 
     Raises:
-        ConfigError: the kernel doesn't tell.
+        ConfigError: the kernel doesn't report it.
     """
     try:
         lines = _MEMINFO.read_text().splitlines()
@@ -49,7 +49,7 @@ def free_host_memory_bytes() -> int:
         return available
     if limit == "max":
         return available
-    # Page cache counts as used but is given back under pressure.
+    # Page cache counts as used but is reclaimed under pressure.
     return max(0, min(available, int(limit) - used + int(stat.get("inactive_file", 0))))
 
 
@@ -63,13 +63,13 @@ def num_kv_blocks(
     can use (the second half serves the prefix cache).
 
     Args:
-        engine: the choices.
+        engine: the engine's options.
         model: the architecture.
         max_model_len: longest sequence in tokens.
         free_bytes: device memory that is free now.
 
     Raises:
-        ConfigError: not even one block beside the scratch block fits.
+        ConfigError: not even one block besides the scratch block fits.
     """
     block_bytes = kv_block_bytes(model, engine.block_size, is_bf16=engine.has_bf16_kv_cache)
     if engine.num_kv_blocks is not None:
@@ -88,48 +88,48 @@ def num_kv_blocks(
         )
     if wanted * block_bytes > free_bytes:
         raise ConfigError(
-            f"{source} asks for {wanted} KV blocks of {block_bytes} bytes, "
+            f"{source} requires {wanted} KV blocks of {block_bytes} bytes, "
             f"{wanted * block_bytes} in all, but {free_bytes} are free; lower it"
         )
     return wanted
 
 
 def max_model_len(model: ModelConfig, engine: EngineConfig) -> int:
-    """Most tokens of one sequence, as far as the checkpoint goes.
+    """Most tokens of one sequence, limited by the checkpoint.
 
     Raises:
-        ConfigError: more are asked for than the checkpoint was made for.
+        ConfigError: `engine.max_model_len` exceeds the checkpoint's context.
     """
     limit = model.context_length
     if engine.max_model_len is None:
         return limit
     if engine.max_model_len > limit:
         raise ConfigError(
-            f"max_model_len is {engine.max_model_len}, but the checkpoint was made for "
+            f"max_model_len is {engine.max_model_len}, but the checkpoint supports "
             f"{limit} positions; lower it"
         )
     return engine.max_model_len
 
 
 def check_sequence_fits(engine: EngineConfig, max_model_len: int, num_blocks: int) -> None:
-    """Sees to it that the KV cache holds a sequence of full length.
+    """Checks that a sequence of full length fits the KV cache.
 
-    A length that was asked for must fit. The checkpoint's own is a limit, not a wish: where
-    the cache holds less, that is logged, and requests are admitted up to what it holds.
+    A configured length must fit. The checkpoint's own context is only an upper limit: if the
+    cache is smaller, that is logged, and requests are admitted up to the cache's size.
 
     Args:
-        engine: the choices.
+        engine: the engine's options.
         max_model_len: longest sequence in tokens.
         num_blocks: KV blocks, the scratch block included.
 
     Raises:
-        ConfigError: `engine.max_model_len` is set, and the cache can't hold it.
+        ConfigError: `engine.max_model_len` is set and doesn't fit the cache.
     """
     num_tokens = (num_blocks - 1) * engine.block_size
     if num_tokens >= max_model_len:
         return
     fact = (
-        f"the KV cache has {num_blocks - 1} blocks of {engine.block_size} tokens beside the "
+        f"the KV cache has {num_blocks - 1} blocks of {engine.block_size} tokens besides the "
         f"scratch block, so it holds {num_tokens} tokens"
     )
     if engine.max_model_len is not None:

@@ -1,7 +1,7 @@
-"""A tiny random Qwen3 on a backend, for the start-up check: made in milliseconds, always alike.
+"""A tiny random Qwen3 on a backend, for the start-up check: built in milliseconds, deterministic.
 
-Block 0 is the scratch block; one sequence lies in blocks 1 and 2, further rows of a
-batch begin sequences of their own in the blocks after it.
+Block 0 is the scratch block; one sequence has blocks 1 and 2, further rows of a batch
+start their own sequences in the following blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TinyModel:
     """Two layers with random weights, and a cache of five blocks.
 
     Args:
-        backend: kernels to run on; left as they were by `close`.
+        backend: kernels to run on; `close` leaves them unchanged.
         flags: experimental flags that change output.
     """
 
@@ -69,7 +69,7 @@ class TinyModel:
         }
 
     def prefill(self, ids: Sequence[int]) -> Tensor:
-        """Begins the sequence; logits of its first and last token, [2, vocab]."""
+        """Starts the sequence; returns logits of its first and last token, [2, vocab]."""
         count = len(ids)
         positions = torch.arange(count, dtype=torch.int32)
         return self._run(
@@ -85,12 +85,12 @@ class TinyModel:
         )
 
     def decode(self, token: int, position: int, batch_size: int) -> Tensor:
-        """Goes on with the sequence; its logits [vocab].
+        """Continues the sequence; returns its logits [vocab].
 
         Args:
             token: its next token.
-            position: where that is.
-            batch_size: a compiled one; in a larger batch two other sequences begin beside it.
+            position: of that token.
+            batch_size: a compiled one; a larger batch also starts two other sequences.
         """
         live = min(batch_size, 3)
         token_ids = torch.zeros(batch_size, TOKENS_PER_ROW, dtype=torch.int32)
@@ -100,7 +100,7 @@ class TinyModel:
         return self._rows(token_ids, at, tables, batch_size)[0]
 
     def decode_drafts(self, tokens: Sequence[int], position: int) -> Tensor:
-        """Decodes a token and drafts of those after it in one step; logits [tokens, vocab].
+        """Decodes a token and draft tokens after it in one step; returns logits [tokens, vocab].
 
         Args:
             tokens: at most 8.
@@ -149,7 +149,7 @@ class TinyModel:
 
 
 def _weights(refs: Mapping[str, Ref]) -> dict[str, Tensor]:
-    """Random constants; the same for a name whatever the other constants are."""
+    """Random constants; deterministic per name, independent of the other constants."""
     weights: dict[str, Tensor] = {}
     for name, ref in refs.items():
         shape = tuple(int(str(extent)) for extent in ref.shape)

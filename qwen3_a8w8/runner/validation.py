@@ -1,4 +1,4 @@
-"""Refuses plans that don't fit, before anything of them is carried out.
+"""Rejects invalid plans before anything of them is executed.
 
 A wrong slot would silently overwrite another sequence's cache, so everything
 that addresses device memory is checked here, on the host, by value.
@@ -28,11 +28,11 @@ def validate_plan(
         plan: the plan.
         sequences: live sequences by id, before the plan.
         capabilities: the runner's limits.
-        layered: the prefill dispatch that is between two groups of layers, if there are groups.
+        layered: the prefill dispatch between two groups of layers, if there are groups.
 
     Raises:
         UnsupportedBatchSizeError: the decode batch has a size that isn't compiled.
-        InvalidRequestError: anything else that doesn't fit; `param` names the plan's field.
+        InvalidRequestError: anything else is invalid; `param` names the plan's field.
     """
     check = _PlanCheck(plan, sequences, capabilities)
     check.starts()
@@ -51,8 +51,8 @@ class _PlanCheck:
         self.plan = plan
         self.sequences = sequences
         self.capabilities = capabilities
-        # Length in tokens that a sequence will have when its chunk or row is carried out, where
-        # it isn't what it is now; None: it will be unknown.
+        # Length in tokens that a sequence will have when its chunk or row is executed, if that
+        # differs from now; None: it will be unknown.
         self.lengths: dict[int, int | None] = dict.fromkeys(plan.release)
         self.written: dict[int, int] = {}  # block -> the sequence that writes into it
 
@@ -86,22 +86,22 @@ class _PlanCheck:
         if layered is None or layers not in groups:
             self.fail(
                 "prefill_layers",
-                f"{layers} is no group of layers of this runner; it has {list(groups)} (set "
+                f"{layers} isn't a group of layers of this runner; it has {list(groups)} (set "
                 "prefill_layers_per_dispatch)",
             )
         elif layers[0] > 0:
             if layers[0] != layered.next_layer or not layered.chunks:
                 self.fail(
                     "prefill_layers",
-                    f"{layers} doesn't go on with a prefill that has reached layer "
+                    f"{layers} doesn't continue a prefill that has reached layer "
                     f"{layered.next_layer if layered.chunks else 'none'}",
                 )
             for chunk in self.plan.prefill:
                 if chunk not in layered.chunks:
                     self.fail(
                         "prefill",
-                        f"the chunk of sequence {chunk.seq_id} hasn't gone through the layers "
-                        f"before {layers[0]}",
+                        f"the chunk of sequence {chunk.seq_id} hasn't been computed through the "
+                        f"layers before {layers[0]}",
                     )
 
     def prefill(self) -> None:
@@ -166,20 +166,20 @@ class _PlanCheck:
             self._blocks("decode", row.seq_id, row.block_ids, row.position, end)
 
     def _drafts(self, row: DecodeRow, batch_size: int) -> None:
-        num_drafts = len(row.draft_token_ids)
+        num_draft_tokens = len(row.draft_token_ids)
         most = self.capabilities.max_draft_tokens if batch_size == 1 else 0
-        if num_drafts > most:
+        if num_draft_tokens > most:
             self.fail(
                 "decode",
-                f"sequence {row.seq_id} has {num_drafts} drafts, a row of a batch of {batch_size} "
-                f"may have {most} here",
+                f"sequence {row.seq_id} has {num_draft_tokens} draft tokens, a row of a batch of "
+                f"{batch_size} may have {most} here",
             )
         for token_id in row.draft_token_ids:
             if not 0 <= token_id < self.capabilities.vocab_size:
                 self.fail(
                     "decode",
-                    f"sequence {row.seq_id} has the draft {token_id}, the vocabulary has ids 0 to "
-                    f"{self.capabilities.vocab_size - 1}",
+                    f"sequence {row.seq_id} has the draft token {token_id}, the vocabulary has "
+                    f"ids 0 to {self.capabilities.vocab_size - 1}",
                 )
 
     def _length(self, seq_id: int) -> int | None:
@@ -214,7 +214,7 @@ class _PlanCheck:
                 f"{end} tokens need {needed}",
             )
         sequence = self.sequences.get(seq_id)
-        # A table is long and stays the same for many steps: it is looked through once.
+        # A table is long and stays the same for many steps: it is validated once.
         if sequence is None or sequence.checked_block_ids is not block_ids:
             self._table(field, seq_id, block_ids)
             if sequence is not None:
@@ -228,7 +228,7 @@ class _PlanCheck:
                 )
 
     def _table(self, field: str, seq_id: int, block_ids: tuple[int, ...]) -> None:
-        """What is true of a table of blocks whatever the plan."""
+        """Checks a block table independently of the plan."""
         limits = self.capabilities
         most = -(-limits.max_model_len // limits.block_size)
         if len(block_ids) > most:
@@ -241,4 +241,4 @@ class _PlanCheck:
                 "block)",
             )
         if len(set(block_ids)) != len(block_ids):
-            self.fail(field, f"the block table of sequence {seq_id} names a block twice")
+            self.fail(field, f"the block table of sequence {seq_id} has a block twice")

@@ -1,13 +1,13 @@
 """The first dispatches: every decode size and a prefill chunk, inside the scratch block.
 
-They measure the decode step of each batch size for the router's choice between a
+They measure the decode step of each batch size for the scheduler's choice between a
 partial B16 and single steps, and make scratch arenas grow before the KV cache is
-sized. A large model takes seconds for a whole prefill chunk, for which nobody should
-wait: a small one has to do, and how far arenas will grow is told, so that sizing leaves
-that free.
+sized. A large model takes seconds for a full prefill chunk, which would delay the
+start: a small one is used then, and the remaining growth of the arenas is reported, so
+that sizing leaves that memory free.
 
-All tokens are alike and sit at position 0, so wherever two of them share a slot
-of the scratch block they write the same bytes.
+All tokens are equal and at position 0, so tokens that share a slot of the scratch
+block write the same bytes.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ MAX_STEPS = 4
 """Most decode steps of a size; the fastest counts."""
 
 ENOUGH_S = 1.0
-"""Seconds of decode steps of a size after which no more are taken, and seconds that a whole prefill
-chunk may take, going by the small one."""
+"""Seconds of decode steps of a size after which no more are run, and most estimated seconds for
+a full prefill chunk to be run."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmUp:
-    """What the first dispatches have told.
+    """Measurements of the first dispatches.
 
     Attributes:
-        prefill_token_s: seconds per token of the largest prefill chunk, or of a small one, which
-            takes more.
+        prefill_token_s: seconds per token of the largest prefill chunk, or of a small one, whose
+            tokens take longer.
         decode_step_s: seconds of a decode step with its sampling, by batch size.
-        arena_growth_bytes: scratch memory that the largest prefill chunk takes beyond what is
-            held now.
+        arena_growth_bytes: scratch memory that the largest prefill chunk needs beyond the current
+            arenas.
     """
 
     prefill_token_s: float
@@ -56,22 +56,22 @@ class WarmUp:
 
 
 def warm_up(device: DeviceModel) -> WarmUp:
-    """Runs a small prefill chunk, a whole one if that is quick, and every decode size.
+    """Runs a small prefill chunk, a full one if that is fast, and every decode size.
 
     Args:
         device: compiled, with a cache of at least the scratch block; nothing has run on it yet.
     """
     largest = device.config.prefill_chunk_tokens
     num_tokens = min(MAX_PREFILL_TOKENS, largest)
-    begin = time.perf_counter()
+    start = time.perf_counter()
     _prefill(device, num_tokens)
-    token_s = (time.perf_counter() - begin) / num_tokens
-    # All scratch of a chunk holds rows of its tokens, so it grows as they do.
+    token_s = (time.perf_counter() - start) / num_tokens
+    # All scratch memory of a chunk is per token, so it grows linearly.
     growth = device.worker.arena_bytes * (largest - num_tokens) // num_tokens
     if growth > 0 and token_s * largest <= ENOUGH_S:
-        begin = time.perf_counter()
+        start = time.perf_counter()
         _prefill(device, largest)
-        token_s, growth = (time.perf_counter() - begin) / largest, 0
+        token_s, growth = (time.perf_counter() - start) / largest, 0
     sizes = sorted(device.config.decode_batch_sizes)
     return WarmUp(token_s, {size: _timed_decode(device, size) for size in sizes}, growth)
 
@@ -95,10 +95,10 @@ def _prefill(device: DeviceModel, num_tokens: int) -> None:
     if device.layered is None:
         device.prefill(arrays, logits)
         return
-    # A chunk that no sequence owns: the table above stands for it.
+    # A chunk without a sequence: the block table above is its own.
     chunk = PrefillChunk(-1, 0, num_tokens, (SCRATCH_BLOCK,), is_sampled=True)
     for group in device.layered.groups:
-        device.layered.run(device, (chunk,), group, arrays, logits)
+        device.prefill_layers((chunk,), group, arrays, logits)
 
 
 def _timed_decode(device: DeviceModel, size: int) -> float:
@@ -108,10 +108,10 @@ def _timed_decode(device: DeviceModel, size: int) -> float:
     dispatch.pack_scratch()
     steps_s: list[float] = []
     for _ in range(MAX_STEPS):
-        begin = time.perf_counter()
+        start = time.perf_counter()
         device.run_decode(dispatch)
         device.sample([row] * size)
-        steps_s.append(time.perf_counter() - begin)
+        steps_s.append(time.perf_counter() - start)
         if sum(steps_s) >= ENOUGH_S:
             break
     return min(steps_s)

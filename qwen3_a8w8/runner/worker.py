@@ -1,25 +1,142 @@
 """Owner of one device's memory and compiled callables.
 
-Tensors are handed out as `WorkerTensor` handles, so that whoever plans and packs needs
-no device pointers. Knows nothing of models or sequences.
+Callers get tensors as `WorkerTensor` handles (dtype, shape, and offset into an allocation),
+so that planning and packing need no device pointers. Doesn't know about models or sequences.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable
 from qwen3_a8w8.kernels.host_memory import HUGE_PAGE_BYTES, zeroed
 from qwen3_a8w8.kernels.signature import DType
-from qwen3_a8w8.runner.worker_tensor import MAX_VIEWS, Allocation, WorkerTensor
+
+TORCH_DTYPES: dict[DType, torch.dtype] = {
+    DType.INT8: torch.int8,
+    DType.UINT8: torch.uint8,
+    DType.BFLOAT16: torch.bfloat16,
+    DType.INT32: torch.int32,
+    DType.FLOAT32: torch.float32,
+    DType.INT64: torch.int64,
+}
+
+MAX_VIEWS = 64
+"""Most cached views of one allocation."""
+
+
+class Allocation:
+    """A block of device memory of one element type; the worker frees it.
+
+    Attributes:
+        memory: the bytes, or None once freed.
+        views: tensors that alias it, by offset and shape: steps use the same few repeatedly, and
+            creating one costs more than a lookup.
+        handles: cached views, by their source and arguments.
+        host_views: flat numpy arrays that alias it, by offset and size, if the host can write it.
+    """
+
+    __slots__ = ("handles", "host_views", "memory", "views")
+
+    def __init__(self, memory: Tensor) -> None:
+        self.memory: Tensor | None = memory
+        self.views: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+        self.handles: dict[tuple[int, tuple[int, ...], int, tuple[int, ...]], WorkerTensor] = {}
+        self.host_views: dict[tuple[int, int], NDArray[Any]] = {}
+
+    def free(self) -> None:
+        """Drops the references to the memory."""
+        self.memory = None
+        self.views.clear()
+        self.handles.clear()
+        self.host_views.clear()
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTensor:
+    """A view of worker-owned memory.
+
+    Attributes:
+        allocation: the memory that contains it.
+        dtype: element type, which determines the element size.
+        shape: extents, row-major and contiguous.
+        offset: first element, in elements from the start of the allocation.
+    """
+
+    allocation: Allocation
+    dtype: DType
+    shape: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def num_elements(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in bytes."""
+        return self.num_elements * self.dtype.itemsize
+
+    def view(self, *shape: int, offset: int = 0) -> WorkerTensor:
+        """A contiguous part of this tensor under another shape; nothing is copied.
+
+        Args:
+            shape: extents of the view.
+            offset: its first element, counted from this tensor's first.
+
+        Raises:
+            SignatureError: the view isn't inside this tensor.
+        """
+        key = (self.offset, self.shape, offset, shape)
+        known = self.allocation.handles.get(key)
+        if known is not None:
+            return known
+        count = math.prod(shape)
+        if offset < 0 or min(shape, default=0) < 0 or offset + count > self.num_elements:
+            raise SignatureError(
+                f"a view of shape {shape} at element {offset} needs {offset + count} elements, "
+                f"but the tensor of shape {self.shape} has {self.num_elements}"
+            )
+        view = WorkerTensor(self.allocation, self.dtype, shape, self.offset + offset)
+        if len(self.allocation.handles) >= MAX_VIEWS:
+            self.allocation.handles.clear()
+        self.allocation.handles[key] = view
+        return view
+
+    def to_continuous_tensor(self) -> Tensor:
+        """The memory as a contiguous torch tensor that aliases it, for callables.
+
+        Raises:
+            SignatureError: the memory was freed.
+        """
+        key = (self.offset, self.shape)
+        view = self.allocation.views.get(key)
+        if view is not None:
+            return view
+        memory = self.allocation.memory
+        if memory is None:
+            raise SignatureError(
+                f"the tensor of shape {self.shape} was freed; allocate it again before use"
+            )
+        start = self.offset * self.dtype.itemsize
+        raw = memory[start : start + self.num_bytes]
+        view = raw.view(TORCH_DTYPES[self.dtype]).view(self.shape)
+        if len(self.allocation.views) >= MAX_VIEWS:
+            self.allocation.views.clear()
+        self.allocation.views[key] = view
+        return view
+
 
 NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
     dtype: np.dtype(dtype.label) for dtype in DType if dtype is not DType.BFLOAT16
@@ -29,8 +146,8 @@ NUMPY_DTYPES: dict[DType, np.dtype[Any]] = {
 class PreparedCall:
     """A registered callable with its arguments, checked once for any number of runs.
 
-    A step of a small model takes less time than finding and checking two dozen arguments does.
-    It keeps no memory that the worker has freed.
+    Looking up and checking two dozen arguments takes longer than a step of a small model.
+    It keeps no reference to memory that the worker has freed.
     """
 
     def __init__(self, worker: Worker, callable_id: int, args: Mapping[str, WorkerTensor]) -> None:
@@ -40,7 +157,7 @@ class PreparedCall:
         self._checked: CheckedCall | None = None
 
     def __call__(self) -> None:
-        """Runs it; outputs are written in place.
+        """Runs the callable; outputs are written in place.
 
         Raises:
             SignatureError: an argument doesn't fit or was freed, or the worker is closed.
@@ -50,8 +167,8 @@ class PreparedCall:
             self._checked = self._worker.check(self._callable_id, self._args)
         self._checked()
 
-    def forget(self) -> None:
-        """Lets go of the memory; the next call looks at its arguments again."""
+    def release(self) -> None:
+        """Drops the references to memory; the next call checks its arguments again."""
         self._checked = None
 
 
@@ -72,23 +189,23 @@ class Worker:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of device memory that are handed out."""
+        """Bytes of allocated device memory."""
         return sum(self._allocations.values())
 
     @property
     def arena_bytes(self) -> int:
-        """Bytes of scratch memory that the registered callables hold beside that."""
+        """Bytes of scratch memory that the registered callables hold in addition."""
         return sum(compiled.arena_bytes for compiled in self._callables)
 
     def alloc(
         self, shape: tuple[int, ...], dtype: DType, *, is_taken: bool = False
     ) -> WorkerTensor:
-        """Zeroed device memory.
+        """Allocates zeroed device memory.
 
         Args:
             shape: extents, each at least 0.
             dtype: element type.
-            is_taken: a host's memory is taken now, not page by page when it is used.
+            is_taken: host memory is committed now, not page by page when it is used.
 
         Raises:
             SignatureError: the worker is closed.
@@ -100,7 +217,7 @@ class Worker:
         return WorkerTensor(allocation, dtype, tuple(shape))
 
     def upload(self, target: WorkerTensor, values: NDArray[np.generic]) -> None:
-        """Copies host values into the beginning of a tensor.
+        """Copies host values to the start of a tensor.
 
         Args:
             target: device memory.
@@ -133,13 +250,13 @@ class Worker:
         return tensor.to_continuous_tensor().numpy() if self.device == "cpu" else None
 
     def free(self, tensor: WorkerTensor) -> None:
-        """Gives a tensor's whole allocation back; its views become unusable. Idempotent."""
+        """Frees a tensor's whole allocation; its views become unusable. Idempotent."""
         if self._allocations.pop(tensor.allocation, None) is not None:
             tensor.allocation.free()
-            self._forget_prepared()
+            self._release_prepared()
 
     def register(self, compiled: CompiledCallable) -> int:
-        """Takes a callable; the same one always gets the same id."""
+        """Registers a callable; the same one always gets the same id."""
         self._check_open()
         callable_id = self._ids.get(compiled)
         if callable_id is None:
@@ -173,7 +290,7 @@ class Worker:
         return self._callables[callable_id].check(**tensors)
 
     def prepare(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> PreparedCall:
-        """A call that will be made again and again with the same tensors; checks nothing yet."""
+        """Prepares repeated calls with the same tensors; checks nothing yet."""
         call = PreparedCall(self, callable_id, args)
         self._prepared.add(call)
         return call
@@ -185,23 +302,23 @@ class Worker:
         self._allocations.clear()
         self._callables.clear()
         self._ids.clear()
-        self._forget_prepared()
+        self._release_prepared()
         self._is_closed = True
 
-    def _forget_prepared(self) -> None:
+    def _release_prepared(self) -> None:
         for call in self._prepared:
-            call.forget()
+            call.release()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise SignatureError("the worker is closed; make a new one")
+            raise SignatureError("the worker is closed; create a new one")
 
 
 def _zeros(num_bytes: int, device: str, is_taken: bool) -> torch.Tensor:
-    """Zeroed bytes; much of them in the host's memory lies in huge pages where it may.
+    """Zeroed bytes; large allocations in host memory use huge pages if possible.
 
-    A decode step reads the cache in pieces of a few KiB that lie anywhere: with small pages
-    every piece costs a walk through the page table.
+    A decode step reads the cache in scattered ranges of a few KiB: with small pages every range
+    costs a page-table walk.
     """
     if device != "cpu" or num_bytes < HUGE_PAGE_BYTES:
         return torch.zeros(num_bytes, dtype=torch.uint8, device=device)

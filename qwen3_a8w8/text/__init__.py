@@ -1,6 +1,6 @@
-"""Between text and token ids: tokenizer, chat template, and what turns output ids into text.
+"""Conversion between text and token ids: tokenizer, chat template, and output processing.
 
-Knows neither HTTP nor the engine. Start at `tokenizer.py` on the way in and at
-`output.py` (`OutputProcessor`) on the way out; `reasoning.py` and `tool_calls.py`
-then split an answer into its parts.
+Doesn't know about HTTP or the engine. Start at `tokenizer.py` for the input and at
+`output_processor.py` for the output; `reasoning.py` and `tool_calls.py` then split
+the output text into reasoning, content and tool calls.
 """

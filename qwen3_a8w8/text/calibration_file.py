@@ -1,8 +1,8 @@
 """Calibration data: a JSONL file of texts, conversations or token ids.
 
 A line is an object with one of `text`, `messages` (as in OpenAI's API; rendered
-with the checkpoint's chat template) or `token_ids`. Knows nothing of what the
-ids are used for.
+with the checkpoint's chat template) or `token_ids`. Doesn't know what the ids
+are used for.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ def read_calibration_file(
     Args:
         path: the JSONL file; empty lines are skipped.
         model_directory: of the checkpoint, for its tokenizer and chat template.
-        max_sequences: lines beyond are left out.
-        max_tokens: longer sequences are cut.
+        max_sequences: further lines are ignored.
+        max_tokens: longer sequences are truncated.
 
     Returns:
         Token ids of each sequence, none empty.
 
     Raises:
         ConfigError: the file can't be read, or a line isn't as described; names the line.
-        CheckpointError: the checkpoint has no tokenizer, and texts are to be encoded.
+        CheckpointError: the checkpoint has no tokenizer, and the file has texts to encode.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -50,7 +50,7 @@ def read_calibration_file(
             raise ConfigError(f"{where}: expected JSON, found something else: {error}") from error
         ids = encode(entry, where)[:max_tokens]
         if not ids:
-            raise ConfigError(f"{where}: holds no tokens; leave it out")
+            raise ConfigError(f"{where}: has no tokens; remove the line")
         sequences.append(tuple(ids))
     if not sequences:
         raise ConfigError(f"calibration file {path}: expected at least one line, found none")
@@ -58,7 +58,7 @@ def read_calibration_file(
 
 
 class _Encoder:
-    """Turns one entry into ids; the tokenizer is loaded when a text first needs it."""
+    """Converts one entry to ids; the tokenizer is loaded when a text first needs it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -85,7 +85,7 @@ class _Encoder:
         assert isinstance(messages, list), "checked above"
         if self._template is None:
             raise ConfigError(
-                f"{where}: holds messages, but the checkpoint has no chat template; use 'text'"
+                f"{where}: has messages, but the checkpoint has no chat template; use 'text'"
             )
         rendered = self._template.render(messages, add_generation_prompt=False)
         return list(self._tokenizer.encode(rendered))

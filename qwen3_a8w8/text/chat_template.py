@@ -1,9 +1,9 @@
-"""Messages to the prompt text that the model was trained on, by the checkpoint's template.
+"""Renders messages to the prompt text that the model was trained on, with its chat template.
 
-The template is a program from the checkpoint, never from a request: it runs in
-jinja2's sandbox without a loader (so it opens no file), sees plain JSON values
-only, and is limited in the size of its output and in time. The environment is that
-of Hugging Face templates, so that prompts agree character for character.
+The template is a program from the checkpoint, never from a request. It runs in
+jinja2's sandbox without a loader (so it can't open files), sees only plain JSON
+values, and is limited in output size and in time. The environment is that of
+Hugging Face templates, so that prompts agree character for character.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from qwen3_a8w8.text.tokenizer import TOKENIZER_CONFIG_FILE
 TEMPLATE_FILE = "chat_template.jinja"
 MAX_PROMPT_CHARS = 16 * 2**20
 MAX_RENDER_S = 2.0
-"""A thousand long messages take some 10 ms; what takes seconds is made to."""
+"""A thousand long messages take some 10 ms; only a hostile request takes seconds."""
 
 MAX_KWARGS_CHARS = 16 * 2**10
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template"})
@@ -54,10 +54,10 @@ class ChatTemplate:
 
         Args:
             source: jinja2 text.
-            special_tokens: variables that the template sees, e.g. `eos_token`.
+            special_tokens: variables of the template, e.g. `eos_token`.
             name: where the text came from, for messages.
             max_chars: longest prompt in characters.
-            max_render_s: longest time that one rendering may take.
+            max_render_s: most seconds that one rendering may take.
 
         Raises:
             CheckpointError: the template has a syntax error.
@@ -80,8 +80,8 @@ class ChatTemplate:
     ) -> ChatTemplate | None:
         """Template of a checkpoint directory, or None if it has none.
 
-        `chat_template.jinja` goes before the field of `tokenizer_config.json`; of several
-        named templates there the one called "default" is taken.
+        `chat_template.jinja` takes precedence over the field of `tokenizer_config.json`; of several
+        named templates there the one called "default" is used.
 
         Raises:
             CheckpointError: a file is damaged or the template has a syntax error.
@@ -111,16 +111,16 @@ class ChatTemplate:
         add_generation_prompt: bool = True,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt text.
+        """Renders the prompt text.
 
         Args:
             messages: role, content, tool_calls ... as plain JSON values.
-            tools: function definitions in OpenAI's form, or None.
-            add_generation_prompt: end with the beginning of an assistant message.
+            tools: function definitions in OpenAI's format, or None.
+            add_generation_prompt: end with the start of an assistant message.
             template_kwargs: further variables, e.g. `{"enable_thinking": False}`.
 
         Raises:
-            InvalidRequestError: the template refuses the messages, a message lacks what the
+            InvalidRequestError: the template rejects the messages, a message lacks what the
                 template needs, a kwarg is reserved, the kwargs or the prompt are too long, or
                 rendering takes too long.
         """
@@ -150,8 +150,8 @@ class ChatTemplate:
                 param="messages",
             ) from None
         except Exception as error:
-            # The template is foreign code on a client's data: whatever it raises, from
-            # raise_exception() to a TypeError, says that the two don't fit each other.
+            # The template is third-party code on a client's data: whatever it raises, from
+            # raise_exception() to a TypeError, means that it can't render these messages.
             raise InvalidRequestError(
                 f"the chat template can't render these messages: {error}", param="messages"
             ) from error
@@ -167,17 +167,17 @@ class ChatTemplate:
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
-    if taken := sorted(_RESERVED & kwargs.keys()):
+    if reserved := sorted(_RESERVED & kwargs.keys()):
         raise InvalidRequestError(
-            f"chat_template_kwargs sets {taken[0]!r}, which the server decides or which has a "
-            "field of its own; remove it there",
+            f"chat_template_kwargs sets {reserved[0]!r}, which the server sets or which has a "
+            "request field of its own; remove it from chat_template_kwargs",
             param="chat_template_kwargs",
         )
     try:
         num_chars = len(json.dumps(kwargs))
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidRequestError(
-            f"chat_template_kwargs is no JSON object of moderate depth: {error}",
+            f"chat_template_kwargs isn't a JSON object of moderate depth: {error}",
             param="chat_template_kwargs",
         ) from error
     if num_chars > MAX_KWARGS_CHARS:
@@ -189,14 +189,14 @@ def _check_kwargs(kwargs: Mapping[str, Any]) -> None:
 
 
 class _RenderTimeoutError(Exception):
-    """The time of one rendering is over."""
+    """One rendering has exceeded its time."""
 
 
 class _BoundedEnvironment(ImmutableSandboxedEnvironment):
-    """The sandbox, with a look at the clock wherever a template reads something or calls.
+    """The sandbox, with a time check wherever a template reads something or calls.
 
-    A loop that does neither ends soon: the sandbox bounds `range`, the request its messages.
-    Products and powers, which could make much of a small number, are bounded in size.
+    A loop that does neither ends soon: the sandbox bounds `range`, the request bounds its messages.
+    Products and powers, which could grow small operands without limit, are bounded in size.
     """
 
     intercepted_binops = frozenset({"*", "**"})
@@ -229,7 +229,7 @@ def _size(factor: Any) -> float:
 
 
 class _GenerationTag(Extension):
-    """Reads `{% generation %}...{% endgeneration %}`, a training mark, as its plain body."""
+    """Replaces `{% generation %}...{% endgeneration %}`, a training mark, with its body."""
 
     tags = {"generation"}  # noqa: RUF012 - jinja2 declares it as an instance attribute
 
@@ -255,7 +255,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    # jinja2's own filter escapes HTML; a prompt is no HTML.
+    # jinja2's own filter escapes HTML; a prompt isn't HTML.
     return json.dumps(
         value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
     )
@@ -265,5 +265,5 @@ def _raise_exception(message: str) -> NoReturn:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(form: str) -> str:
-    return datetime.now().strftime(form)
+def _strftime_now(date_format: str) -> str:
+    return datetime.now().strftime(date_format)

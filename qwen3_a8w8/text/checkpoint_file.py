@@ -1,6 +1,6 @@
-"""Reading the small JSON files of a checkpoint directory with errors that name the file.
+"""Reads the small JSON files of a checkpoint directory, with errors that name the file.
 
-Knows nothing of what the files mean.
+Doesn't interpret them.
 """
 
 from __future__ import annotations

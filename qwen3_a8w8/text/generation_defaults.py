@@ -1,6 +1,6 @@
-"""What a checkpoint's `generation_config.json` says about ending and sampling.
+"""End tokens and sampling defaults from a checkpoint's `generation_config.json`.
 
-A request's own field always wins over these; without a file the defaults are
+A request's own field always takes precedence; without a file the defaults are
 those of the OpenAI API.
 """
 
@@ -23,7 +23,7 @@ class GenerationDefaults:
     """Sampling defaults of one checkpoint; meanings and ranges as in `SamplingParams`.
 
     Attributes:
-        eos_token_ids: ids that end a generation; empty: the file names none.
+        eos_token_ids: ids that end a generation; empty if the file has none.
         temperature: default 1.0; 0 if the file says `do_sample: false`.
         top_p: default 1.0.
         top_k: default 0, which keeps all.
@@ -39,7 +39,7 @@ class GenerationDefaults:
     repetition_penalty: float = 1.0
 
     def sampling_fields(self) -> dict[str, Any]:
-        """The fields of `SamplingParams` that these defaults fill in."""
+        """The fields of `SamplingParams` that these defaults set."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "eos_token_ids"}
 
     @classmethod
@@ -65,13 +65,13 @@ class GenerationDefaults:
         """
 
         def number(
-            name: str, default: float, expected: str, is_good: Callable[[float], bool]
+            name: str, default: float, expected: str, is_valid: Callable[[float], bool]
         ) -> float:
             value = raw.get(name)
             if value is None:
                 return default
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or not math.isfinite(value) or not is_good(value):
+            if not is_number or not math.isfinite(value) or not is_valid(value):
                 raise CheckpointError(f"{source}: {name} is {value!r}, expected {expected}")
             return float(value)
 

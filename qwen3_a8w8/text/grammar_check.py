@@ -1,11 +1,11 @@
-"""Tries forms out in a process of its own, before anything that matters compiles them.
+"""Tests grammars in a child process before the engine process compiles them.
 
-Grammars come from clients. A hostile one of a few kilobytes can take minutes, gigabytes, or the
-whole process with it (deep recursion in native code). So each is first compiled and followed for a
-few tokens by a child with limits of memory and time; what ends the child is refused.
+Grammars come from clients. A hostile one of a few kilobytes can take minutes or gigabytes, or
+crash its process (deep recursion in native code). So a child with limits of memory and time first
+compiles each grammar and advances it by a few tokens; a grammar that ends the child is rejected.
 
-Run as a module, this is the child: it reads one JSON line per form and answers with one. Its own
-timer ends it when a form takes too long, so that none outlives its parent for long.
+Run as a module, this is the child: it reads one JSON line per grammar and replies with one. Its
+own timer ends it when a grammar takes too long, so that it can't outlive its parent for long.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ from qwen3_a8w8.text.tokenizer import Tokenizer
 from qwen3_a8w8.text.tool_grammar import lark_text
 
 CHILD_BYTES = 384 * 2**20
-"""Memory that a child may take beside what its vocabulary needs."""
+"""Memory that a child may use on top of its vocabulary."""
 
 START_TIMEOUT_S = 60.0
-"""Processor time in which a child has to have read the vocabulary."""
+"""Processor time in which a child must have loaded the vocabulary."""
 
 NUM_STEPS = 24
-"""Tokens for which a form is followed."""
+"""Tokens by which a grammar is advanced."""
 
 MAX_STEP_S = 0.05
-"""Most processor time that each of them may take on average: every step's rows wait for it."""
+"""Most processor time per token on average: all rows of a step wait for it."""
 
 MAX_MESSAGE = 500
 
 
-class UnusableFormError(ValueError):
-    """A form that can't be compiled, or not within the limits; says why."""
+class InvalidGrammarError(ValueError):
+    """A grammar that can't be compiled, or not within the limits; the message says why."""
 
 
 def load_vocabulary(
     tokenizer: Tokenizer, vocab_size: int, eos_token_ids: tuple[int, ...]
 ) -> LLTokenizer:
-    """llguidance's picture of a vocabulary; ids that are no token of it are never allowed."""
+    """llguidance's representation of a vocabulary; ids without a token are never allowed."""
     return LLTokenizer(tokenizer.to_json(), n_vocab=vocab_size, eos_token=list(eos_token_ids))
 
 
 def grammar_source(structured: StructuredOutput) -> str:
-    """The form in llguidance's notation.
+    """The grammar in llguidance's notation.
 
     Raises:
-        UnusableFormError: it can't be read.
+        InvalidGrammarError: it can't be parsed.
     """
     try:
         if structured.json_object:
@@ -74,41 +74,41 @@ def grammar_source(structured: StructuredOutput) -> str:
             return grammar_from("regex", structured.regex)
         return grammar_from("grammar", structured.text)
     except ValueError as error:
-        raise UnusableFormError(str(error)[:MAX_MESSAGE]) from None
+        raise InvalidGrammarError(str(error)[:MAX_MESSAGE]) from None
 
 
 def compile_source(vocabulary: LLTokenizer, source: str) -> LLMatcher:
-    """A matcher at the begin of a grammar.
+    """A matcher at the start of a grammar.
 
     Raises:
-        UnusableFormError: the grammar is wrong, or over llguidance's limits.
+        InvalidGrammarError: the grammar is malformed, or exceeds llguidance's limits.
     """
-    # Of the limits of one step, what is left of the defaults keeps the slowest near 30 ms.
+    # These limits, and the defaults of the others, keep the slowest step near 30 ms.
     limits = LLParserLimits(step_max_items=10_000, max_lexer_states=20_000, verbose_errors=False)
     matcher = LLMatcher(vocabulary, source, log_level=0, limits=limits)
     if not matcher.is_error():
-        # The first step may find more: that no text at all fits, or a limit.
+        # The first step may find further errors: no text matches at all, or a limit is exceeded.
         matcher.compute_bitmask()
     if matcher.is_error():
         message = matcher.get_error().replace("<non-verbose/>", "").strip()[:MAX_MESSAGE]
         has_no_text = message.startswith("NoExtension")
-        raise UnusableFormError("no text fits it" if has_no_text else message)
+        raise InvalidGrammarError("no text matches it" if has_no_text else message)
     return matcher
 
 
 class GrammarChecker:
-    """Owns the child. Thread-safe; forms are tried one after the other."""
+    """Owns the child. Thread-safe; grammars are tested one after the other."""
 
     def __init__(
         self, directory: Path, vocab_size: int, eos_token_ids: tuple[int, ...], timeout_s: float
     ) -> None:
-        """Makes a checker without a child.
+        """Creates a checker without a child.
 
         Args:
             directory: of the checkpoint, for its tokenizer.
             vocab_size: of the model.
-            eos_token_ids: what may follow a complete answer.
-            timeout_s: processor time that one form may take.
+            eos_token_ids: ids that may follow a complete output.
+            timeout_s: processor time that one grammar may take.
         """
         self._arguments = [str(directory), str(vocab_size), json.dumps(eos_token_ids)]
         self._timeout_s = timeout_s
@@ -116,29 +116,29 @@ class GrammarChecker:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Starts the child if there is none; doesn't wait until it has read the vocabulary."""
+        """Starts the child if there is none; doesn't wait until it has loaded the vocabulary."""
         with self._lock:
             self._running()
 
     def source(self, structured: StructuredOutput) -> str:
-        """The form in llguidance's notation, once it has been tried out.
+        """Tests a grammar and returns it in llguidance's notation.
 
         Raises:
-            UnusableFormError: it is wrong or goes over a limit.
+            InvalidGrammarError: it is malformed or exceeds a limit.
         """
         fields = {name: getattr(structured, name) for name in _SENT}
         with self._lock:
             child = self._running()
-            answer = _ask(child, json.dumps(fields))
-            if answer is None:
-                raise UnusableFormError(self._cause_of_death(child.wait()))
-        if answer["error"] is not None:
-            raise UnusableFormError(answer["error"])
-        source: str = answer["source"]
+            reply = _ask(child, json.dumps(fields))
+            if reply is None:
+                raise InvalidGrammarError(self._exit_reason(child.wait()))
+        if reply["error"] is not None:
+            raise InvalidGrammarError(reply["error"])
+        source: str = reply["source"]
         return source
 
     def close(self) -> None:
-        """Ends the child; may be called again."""
+        """Ends the child; idempotent."""
         child, self._child = self._child, None
         if child is not None:
             child.kill()
@@ -153,35 +153,35 @@ class GrammarChecker:
                 stderr=subprocess.DEVNULL,
                 text=True,
                 encoding="utf-8",
-                # It finds this package where this process found it.
+                # The child imports this package from the same place as this process.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         return self._child
 
-    def _cause_of_death(self, code: int) -> str:
-        causes = {
+    def _exit_reason(self, code: int) -> str:
+        reasons = {
             -signal.SIGPROF: f"it takes more than {self._timeout_s:g} s of processor time",
-            -signal.SIGSEGV: "it is nested or chained too deep",
+            -signal.SIGSEGV: "it is nested or chained too deeply",
         }
-        cause = causes.get(code, f"it takes more than {CHILD_BYTES >> 20} MiB to compile")
-        return f"{cause}, which is the limit; make it simpler"
+        reason = reasons.get(code, f"it takes more than {CHILD_BYTES >> 20} MiB to compile")
+        return f"{reason}, which is the limit; simplify it"
 
 
 _SENT = ("json", "json_object", "regex", "choice", "grammar", "is_lenient")
 
 
 def _ask(child: subprocess.Popen[str], line: str) -> dict[str, Any] | None:
-    """The child's answer, or None if it has died."""
+    """The child's reply, or None if it has ended."""
     if child.stdin is None or child.stdout is None:
         return None
     try:
         child.stdin.write(line + "\n")
         child.stdin.flush()
-        answer = child.stdout.readline()
+        reply_line = child.stdout.readline()
     except BrokenPipeError:
         return None
-    found: dict[str, Any] | None = json.loads(answer) if answer else None
-    return found
+    reply: dict[str, Any] | None = json.loads(reply_line) if reply_line else None
+    return reply
 
 
 def _of_schema(schema: str, *, is_lenient: bool) -> str:
@@ -190,7 +190,7 @@ def _of_schema(schema: str, *, is_lenient: bool) -> str:
     )
 
 
-def _try(
+def _test(
     vocabulary: LLTokenizer, specials: dict[int, str], fields: dict[str, Any]
 ) -> dict[str, Any]:
     structured = StructuredOutput(**fields)
@@ -200,9 +200,9 @@ def _try(
     try:
         source = grammar_source(structured)
         matcher = compile_source(vocabulary, source)
-    except UnusableFormError as error:
+    except InvalidGrammarError as error:
         return {"source": None, "error": _explained(str(error), specials)}
-    rng, begin_s, num_steps = random.Random(0), time.process_time(), 0
+    rng, start_s, num_steps = random.Random(0), time.process_time(), 0
     for _ in range(NUM_STEPS):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
@@ -210,7 +210,7 @@ def _try(
             break
         matcher.consume_token(int(rng.choice(allowed)))
         num_steps += 1
-    if time.process_time() - begin_s > MAX_STEP_S * max(1, num_steps):
+    if time.process_time() - start_s > MAX_STEP_S * max(1, num_steps):
         return {"source": None, "error": f"it takes more than {MAX_STEP_S:g} s for each token"}
     if matcher.is_error():
         return {
@@ -221,7 +221,7 @@ def _try(
 
 
 def _explained(message: str, specials: dict[int, str]) -> str:
-    """llguidance's message, or ours where a special token would be spelled (in a `regex`, say)."""
+    """llguidance's message, or ours if the text of a special token is forced (e.g. by a regex)."""
     found = re.search(r'token "[^"]*\[(\d+)\]" doesn\'t satisfy the grammar; forced', message)
     if found is not None and int(found[1]) in specials:
         return refusal(specials[int(found[1])])
@@ -229,8 +229,8 @@ def _explained(message: str, specials: dict[int, str]) -> str:
 
 
 def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list[int]) -> None:
-    # Processor time: a busy machine makes no form unusable. The default action of the timer's
-    # signal ends the process, whatever native code it is in.
+    # Processor time: a busy machine must not make a grammar fail. The default action of the timer's
+    # signal ends the process, even inside native code.
     signal.setitimer(signal.ITIMER_PROF, START_TIMEOUT_S)
     tokenizer = Tokenizer.from_directory(directory)
     vocabulary = load_vocabulary(tokenizer, vocab_size, tuple(eos_token_ids))
@@ -240,13 +240,13 @@ def _main(timeout_s: float, directory: str, vocab_size: int, eos_token_ids: list
     most = num_pages * resource.getpagesize() + CHILD_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    os.nice(5)  # steps go on meanwhile
+    os.nice(5)  # engine steps run at the same time
     signal.setitimer(signal.ITIMER_PROF, 0)
     for line in sys.stdin:
         signal.setitimer(signal.ITIMER_PROF, timeout_s)
-        answer = _try(vocabulary, specials, json.loads(line))
+        reply = _test(vocabulary, specials, json.loads(line))
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps(answer), flush=True)
+        print(json.dumps(reply), flush=True)
 
 
 if __name__ == "__main__":

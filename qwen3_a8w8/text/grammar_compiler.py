@@ -1,8 +1,8 @@
-"""From the form that a request asks for to what says which tokens may come next.
+"""Compiles the structured output of a request into a state that masks the allowed tokens.
 
-A form is prepared while its request is admitted: tried out in a process of its own
-(`grammar_check.py`), then compiled here, and kept for the next request with the same form. When
-the first token is about to be sampled, `start` only copies what is there.
+A grammar is prepared while its request is admitted: tested in a child process
+(`grammar_check.py`), then compiled here, and cached for later requests with the same grammar.
+When the first token is about to be sampled, `start` only copies the compiled matcher.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llguidance import LLMatcher, LLTokenizer
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.grammar_check import (
     GrammarChecker,
-    UnusableFormError,
+    InvalidGrammarError,
     compile_source,
     load_vocabulary,
 )
@@ -28,14 +28,14 @@ from qwen3_a8w8.text.thinking_tokens import ThinkingTokens
 from qwen3_a8w8.text.tokenizer import TOKENIZER_FILE, Tokenizer
 
 COMPILE_TIMEOUT_S = 5.0
-"""Processor time that one form may take to compile."""
+"""Processor time that one grammar may take to compile."""
 
-MAX_KEPT = 512
-"""Forms that are kept, compiled or found unusable."""
+MAX_CACHED = 512
+"""Cached grammars, compiled ones and invalid ones."""
 
 
 class GrammarCompiler:
-    """Compiles forms for one model's vocabulary. Thread-safe."""
+    """Compiles grammars for one model's vocabulary. Thread-safe."""
 
     def __init__(
         self,
@@ -44,37 +44,37 @@ class GrammarCompiler:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         timeout_s: float = COMPILE_TIMEOUT_S,
-        max_kept: int = MAX_KEPT,
+        max_cached: int = MAX_CACHED,
     ) -> None:
-        """Makes a compiler; the first form pays for its picture of the vocabulary.
+        """Creates a compiler; the vocabulary is loaded with the first grammar.
 
         Args:
-            directory: of the checkpoint; its tokenizer is read when it is first needed.
-            vocab_size: of the model; ids that the tokenizer doesn't know are never allowed.
-            eos_token_ids: what may follow a complete answer.
-            timeout_s: processor time that a form may take.
-            max_kept: forms that are kept.
+            directory: of the checkpoint; its tokenizer is loaded when first needed.
+            vocab_size: of the model; ids that the tokenizer doesn't have are never allowed.
+            eos_token_ids: ids that may follow a complete output.
+            timeout_s: processor time that a grammar may take.
+            max_cached: most cached grammars.
         """
         self._directory = directory
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
-        self._max_kept = max_kept
+        self._max_cached = max_cached
         self._checker = GrammarChecker(directory, vocab_size, eos_token_ids, timeout_s)
-        self._kept: OrderedDict[object, LLMatcher | str] = OrderedDict()
-        self._kept_lock = threading.Lock()
+        self._cache: OrderedDict[object, LLMatcher | str] = OrderedDict()
+        self._cache_lock = threading.Lock()
         self._compile_lock = threading.Lock()
 
     def prepare(self, structured: StructuredOutput) -> None:
-        """Compiles a form, unless that has been done, and waits for it.
+        """Compiles a grammar unless it is cached, and waits for it.
 
         Raises:
-            InvalidRequestError: it can't be compiled, or not within the limits; `param` is the
-                form's.
+            InvalidRequestError: it can't be compiled, or not within the limits; `param` is that
+                of `structured`.
         """
         self._matcher(structured)
 
     def start(self, structured: StructuredOutput) -> GrammarState:
-        """The begin of an answer in a form that has been prepared.
+        """The state at the start of an output whose grammar has been prepared.
 
         Raises:
             InvalidRequestError: see `prepare`.
@@ -83,43 +83,43 @@ class GrammarCompiler:
         return GrammarState(matcher, structured.thinking, self._thinking_tokens, self._vocab_size)
 
     def close(self) -> None:
-        """Ends the process in which forms are tried; may be called again."""
+        """Ends the child process that tests grammars; idempotent."""
         self._checker.close()
 
     def _matcher(self, structured: StructuredOutput) -> LLMatcher:
-        kept = self._find(structured.key)
-        if kept is None:
+        found = self._find(structured.key)
+        if found is None:
             with self._compile_lock:
-                kept = self._find(structured.key)
-                if kept is None:
-                    kept = self._compile(structured)
-                    self._keep(structured.key, kept)
-        if isinstance(kept, str):
+                found = self._find(structured.key)
+                if found is None:
+                    found = self._compile(structured)
+                    self._add(structured.key, found)
+        if isinstance(found, str):
             raise InvalidRequestError(
-                f"{structured.param} can't be used: {kept}", param=structured.param
+                f"{structured.param} can't be used: {found}", param=structured.param
             )
-        return kept
+        return found
 
     def _find(self, key: object) -> LLMatcher | str | None:
-        with self._kept_lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+        with self._cache_lock:
+            if key in self._cache:
+                self._cache.move_to_end(key)
+            return self._cache.get(key)
 
-    def _keep(self, key: object, kept: LLMatcher | str) -> None:
-        with self._kept_lock:
-            self._kept[key] = kept
-            if len(self._kept) > self._max_kept:
-                self._kept.popitem(last=False)
+    def _add(self, key: object, matcher_or_error: LLMatcher | str) -> None:
+        with self._cache_lock:
+            self._cache[key] = matcher_or_error
+            if len(self._cache) > self._max_cached:
+                self._cache.popitem(last=False)
 
     def _compile(self, structured: StructuredOutput) -> LLMatcher | str:
         if has_no_tokenizer(self._directory):
-            return f"the checkpoint has no tokenizer; put its {TOKENIZER_FILE} beside the weights"
+            return f"the checkpoint has no tokenizer; put its {TOKENIZER_FILE} next to the weights"
         self._checker.start()
-        vocabulary, _ = self._vocabulary, self._thinking_tokens  # both read it at the same time
+        vocabulary, _ = self._vocabulary, self._thinking_tokens  # loaded while the child loads it
         try:
             return compile_source(vocabulary, self._checker.source(structured))
-        except UnusableFormError as error:
+        except InvalidGrammarError as error:
             return str(error)
 
     @cached_property

@@ -1,8 +1,7 @@
-"""Which tokens may come next in one sequence whose answer has a form.
+"""The tokens allowed next in one sequence with structured output.
 
-Lives beside the sequence's ids and moves with them. What it allows follows from the sequence's
-tokens alone, so it is the same in every batch, after a preemption, and where a request is
-resumed elsewhere.
+The state belongs to the sequence and advances with its tokens. The mask depends on these tokens
+alone, so it is the same in every batch, after a preemption and after a failover.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from qwen3_a8w8.text.structured import Thinking
 from qwen3_a8w8.text.thinking_tokens import ThinkingTokens, TokenMask, mask_of
 
 MAX_NEWLINES = 2
-"""Newlines that may stand between a think block and the answer; Qwen3 writes two."""
+"""Most newlines between a think block and the answer; Qwen3 writes two."""
 
 
 class _Place(Enum):
-    BEFORE = "before"  # nothing yet: a think block or the answer may begin
+    BEFORE = "before"  # no token yet: a think block or the answer may start
     INSIDE = "inside"  # in the think block
-    BEHIND = "behind"  # just behind it, where newlines may come
+    AFTER = "after"  # right after it, where newlines may follow
     ANSWER = "answer"
 
 
@@ -34,11 +33,11 @@ _PLACES = {
 
 
 class GrammarState:
-    """Place in an answer, and the matcher of its form.
+    """Position in an output, and the matcher of its grammar.
 
     Attributes:
-        error: why it allows nothing more, or None: the form has become too complex, or the
-            sequence holds a token that isn't allowed.
+        error: why no token is allowed any more, or None: the grammar state has become too
+            complex, or the sequence has a token that isn't allowed.
     """
 
     __slots__ = ("_matcher", "_num_newlines", "_num_words", "_place", "_tail", "_thinking", "error")
@@ -50,12 +49,12 @@ class GrammarState:
         thinking_tokens: ThinkingTokens | None,
         vocab_size: int,
     ) -> None:
-        """Begins an answer.
+        """Starts an output.
 
         Args:
-            matcher: at the begin of the form; owned from now on.
-            thinking: where the form begins to hold.
-            thinking_tokens: of the model; None: it has no think blocks, the form holds at once.
+            matcher: at the start of its grammar; owned by this state.
+            thinking: where the grammar applies from.
+            thinking_tokens: of the model; None: no think blocks, the grammar applies at once.
             vocab_size: of the model.
         """
         self._num_words = -(-vocab_size // 32)
@@ -67,7 +66,7 @@ class GrammarState:
         self.error: str | None = None
 
     def allowed(self) -> TokenMask | None:
-        """What may come next; None once there is an error."""
+        """Mask of the tokens allowed next; None after an error."""
         if self.error is not None:
             return None
         thinking = self._thinking
@@ -76,12 +75,12 @@ class GrammarState:
         # llguidance's mask may have a word more than the vocabulary fills.
         words = np.frombuffer(self._matcher.compute_bitmask(), np.int32)
         allowed: TokenMask = words[: self._num_words]
-        # A matcher that fails would allow the end of the answer, wherever it is.
+        # A failed matcher would allow the end of the output at any position.
         if self._has_failed():
             return None
         if thinking is not None and self._place is _Place.BEFORE:
             allowed = allowed | thinking.opening
-        elif thinking is not None and self._place is _Place.BEHIND:
+        elif thinking is not None and self._place is _Place.AFTER:
             most = MAX_NEWLINES - self._num_newlines
             newlines = [i for i, count in thinking.newlines.items() if count <= most]
             allowed = allowed | mask_of(newlines, 32 * allowed.size)
@@ -92,26 +91,26 @@ class GrammarState:
         if self.error is not None:
             return
         if self._thinking is not None and self._place is not _Place.ANSWER:
-            if self._is_taken_by_thinking(self._thinking, token_id):
+            if self._is_consumed_by_thinking(self._thinking, token_id):
                 return
             self._place = _Place.ANSWER
-        # With lookahead a sequence that has ended is sampled once more.
+        # With lookahead a finished sequence is sampled once more.
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token_id)
         self._has_failed()
 
     def copy(self) -> GrammarState:
-        """The same place, to look further ahead from."""
+        """A copy, to advance over tokens that aren't confirmed."""
         matcher = self._matcher.deep_copy()
         other = GrammarState(matcher, Thinking.NONE, self._thinking, 32 * self._num_words)
         other._place, other._tail = self._place, self._tail
         other._num_newlines, other.error = self._num_newlines, self.error
         return other
 
-    def _is_taken_by_thinking(self, tokens: ThinkingTokens, token_id: int) -> bool:
+    def _is_consumed_by_thinking(self, tokens: ThinkingTokens, token_id: int) -> bool:
         if self._place is _Place.INSIDE:
             if token_id == tokens.close_id:
-                self._place = _Place.BEHIND
+                self._place = _Place.AFTER
             else:
                 self._tail = (self._tail + tokens.token_bytes(token_id))[-7:]
             return True
@@ -119,15 +118,15 @@ class GrammarState:
             self._place = _Place.INSIDE
             return True
         num_newlines = self._num_newlines + tokens.newlines.get(token_id, MAX_NEWLINES + 1)
-        if self._place is _Place.BEHIND and num_newlines <= MAX_NEWLINES:
+        if self._place is _Place.AFTER and num_newlines <= MAX_NEWLINES:
             self._num_newlines = num_newlines
             return True
         return False
 
     def _has_failed(self) -> bool:
-        """Takes note of the matcher's error, if it has one."""
+        """Records the matcher's error, if it has one."""
         if not self._matcher.is_error():
             return False
         message = self._matcher.get_error().partition("\n")[0][:300]
-        self.error = message or f"the grammar can't go on: {self._matcher.stop_reason()}"
+        self.error = message or f"the grammar cannot continue: {self._matcher.stop_reason()}"
         return True

@@ -1,7 +1,7 @@
-"""One JSON object, checked character by character while it is being generated.
+"""Checks one JSON object character by character while it is generated.
 
-Knows the grammar of RFC 8259 and nothing of what the object means. A mistake is noticed at the
-first character that can't belong to an object any more.
+Implements the grammar of RFC 8259 and doesn't interpret the object. An error is raised at the
+first character that can't continue an object.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import json
 from enum import Enum, auto
 
 MAX_DEPTH = 200
-"""Deepest nesting that is read; what requests may have, so that every answer can come back."""
+"""Deepest nesting accepted; the same as in requests, so that every call can be sent back."""
 
 
 class JsonReadError(ValueError):
-    """The text is no JSON object."""
+    """The text isn't a JSON object."""
 
 
 class JsonState(Enum):
-    """What may come next."""
+    """What may follow."""
 
     OBJECT = auto()
     """The object itself."""
@@ -34,12 +34,12 @@ class JsonState(Enum):
     LITERAL = auto()
     NUMBER = auto()
     END = auto()
-    """Nothing but white space."""
+    """Only white space."""
 
 
 _LITERALS = {"t": "rue", "f": "alse", "n": "ull"}
 
-# What of a number may follow which part of it; digits are "9", but a leading "0".
+# Which part of a number may follow which; digits are "9", a leading zero is "0".
 _NUMBER = {
     "-": {"0": "0", "9": "int"},
     "0": {".": ".", "e": "e"},
@@ -58,7 +58,7 @@ class JsonReader:
     """Reads one object.
 
     Attributes:
-        state: what may come next.
+        state: what may follow.
         depth: objects and lists that are open.
     """
 
@@ -79,11 +79,11 @@ class JsonReader:
         """Takes the next character.
 
         Returns:
-            The character as JSON has it: models write raw newlines into strings, which JSON wants
-            escaped.
+            The character in valid JSON: models write raw newlines into strings, which JSON
+            requires to be escaped.
 
         Raises:
-            JsonReadError: it can't stand here.
+            JsonReadError: it isn't allowed here.
         """
         state = self.state
         if state is JsonState.STRING:
@@ -95,7 +95,7 @@ class JsonReader:
             self._rest = self._rest[1:]
             if not self._rest:
                 self.state = JsonState.AFTER_VALUE
-        elif not (state is JsonState.NUMBER and self._goes_on(char)) and char not in " \t\n\r":
+        elif not (state is JsonState.NUMBER and self._in_number(char)) and char not in " \t\n\r":
             self._structure(char)
         return char
 
@@ -120,7 +120,7 @@ class JsonReader:
             self._check(char in '"\\/bfnrt', char)
             self.state = JsonState.STRING
 
-    def _goes_on(self, char: str) -> bool:
+    def _in_number(self, char: str) -> bool:
         """Whether the character belongs to the number; one that doesn't ends it."""
         following = _NUMBER[self._number].get(_NUMBER_KINDS.get(char, char))
         if following is None:
@@ -134,9 +134,9 @@ class JsonReader:
         state = self.state
         if state is JsonState.OBJECT:
             self._check(char == "{", char)
-            self._begin_value(char)
+            self._start_value(char)
         elif state is JsonState.VALUE or (state is JsonState.FIRST_ITEM and char != "]"):
-            self._begin_value(char)
+            self._start_value(char)
         elif state is JsonState.KEY or (state is JsonState.FIRST_KEY and char != "}"):
             self._check(char == '"', char)
             self._is_key = True
@@ -151,7 +151,7 @@ class JsonReader:
             self._open.pop()
             self.state = JsonState.AFTER_VALUE if self._open else JsonState.END
 
-    def _begin_value(self, char: str) -> None:
+    def _start_value(self, char: str) -> None:
         if char in "{[":
             self._check(self.depth < MAX_DEPTH, char)
             self._open.append("}" if char == "{" else "]")
@@ -167,16 +167,16 @@ class JsonReader:
             self._number = char if char in "-0" else "int"
             self.state = JsonState.NUMBER
 
-    def _check(self, is_right: bool, char: str) -> None:
-        if not is_right:
-            raise JsonReadError(f"{char!r} can't stand here")
+    def _check(self, is_valid: bool, char: str) -> None:
+        if not is_valid:
+            raise JsonReadError(f"{char!r} isn't allowed here")
 
 
 def object_text(text: str) -> str:
-    """An object as JSON has it, without the white space around it.
+    """An object in valid JSON, without the white space around it.
 
     Raises:
-        JsonReadError: the text is no JSON object.
+        JsonReadError: the text isn't a JSON object.
     """
     reader = JsonReader()
     read = "".join(map(reader.feed, text.strip(" \t\n\r")))

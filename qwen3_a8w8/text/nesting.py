@@ -1,7 +1,7 @@
-"""How deep schemas, regular expressions and grammars are nested: their compilers recurse.
+"""Nesting depth of schemas, regular expressions and grammars: their compilers recurse.
 
 Brackets count where they group something, not in strings, comments, character classes and
-escapes. What is malformed may be measured wrongly; it can't be compiled anyway.
+escapes. The depth of malformed text may be wrong; it can't be compiled anyway.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-# What a closing quote or bracket would end may also go on to the end: so each of these always
-# matches, and no text takes more than linear time.
+# A missing closing quote or bracket extends the match to the end: so each of these always
+# matches, and every text takes linear time at most.
 _STRING = r'"(?:\\.|[^"\\\n])*"?'
 _CLASS = r"\[\^?\]?(?:\\.|[^]\\])*\]?"
 _NOT_IN_REGEX = re.compile(rf"\\.|{_CLASS}", re.DOTALL)
@@ -19,7 +19,7 @@ _NOT_IN_LARK = re.compile(rf"{_STRING}|//[^\n]*|#[^\n]*|(?P<regex>/(?:\\.|[^/\\\
 
 
 def depth_of(value: object) -> int:
-    """Objects and arrays of a JSON value that lie in one another, at most."""
+    """Largest number of nested objects and arrays in a JSON value."""
     depth = 0
     level: list[Any] = [value]
     while True:
@@ -31,12 +31,12 @@ def depth_of(value: object) -> int:
 
 
 def regex_nesting(regex: str) -> int:
-    """Groups of a regular expression that are open at once, at most."""
+    """Largest number of groups of a regular expression that are open at once."""
     return _most_open(_NOT_IN_REGEX.sub("", regex))
 
 
 def grammar_nesting(grammar: str) -> int:
-    """Brackets of a grammar, in Lark's notation or GBNF, that are open at once, at most."""
+    """Largest number of brackets of a grammar (Lark's notation or GBNF) that are open at once."""
     if "::=" in grammar:
         return _most_open(_NOT_IN_GBNF.sub("", grammar))
     return _most_open(

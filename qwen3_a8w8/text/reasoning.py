@@ -1,12 +1,12 @@
-"""Splitting an answer into what stands inside `<think>...</think>` and what follows.
+"""Splits an output into the text inside `<think>...</think>` and the content after it.
 
-Works on text as it arrives. The tags are ordinary (not special) added tokens of
-Qwen3, so they are part of the text. Where the generation prompt has opened or
-closed the block itself, the model doesn't repeat it: `initial_state` reads that
-from the end of the rendered prompt.
+Works incrementally. The tags are ordinary (not special) added tokens of Qwen3, so
+they are part of the text. If the generation prompt has opened or closed the block
+itself, the model doesn't repeat the tag: `initial_state` detects that from the end
+of the rendered prompt.
 
-Newlines beside the tags belong to the format, not to the parts; Qwen3's template
-puts them back when the message returns in a later turn.
+Newlines next to the tags belong to the format, not to either text; Qwen3's template
+inserts them again when the message is part of a later prompt.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from qwen3_a8w8.text.partial_match import partial_tail
+from qwen3_a8w8.text.structured import Thinking
 
 THINK_OPEN = "<think>"
 THINK_CLOSE = "</think>"
 
 
 class ReasoningState(Enum):
-    """Where in an answer the next text belongs."""
+    """Position in an output."""
 
     UNDECIDED = "undecided"
-    """Nothing but white space so far; `<think>` may come."""
+    """Only white space so far; `<think>` may follow."""
     REASONING = "reasoning"
     """Inside the block."""
     AFTER_REASONING = "after_reasoning"
-    """Just behind the block; newlines here are dropped."""
+    """Right after the block; newlines here are dropped."""
     CONTENT = "content"
-    """In the answer proper, for good."""
+    """In the content, until the end."""
 
 
 def initial_state(prompt: str) -> ReasoningState:
-    """State in which a generation that continues the rendered `prompt` begins."""
+    """Initial state of a generation that continues the rendered `prompt`."""
     tail = prompt[-64:].rstrip()
     if tail.endswith(THINK_OPEN):
         return ReasoningState.REASONING
@@ -43,24 +43,31 @@ def initial_state(prompt: str) -> ReasoningState:
     return ReasoningState.UNDECIDED
 
 
+def thinking_after(state: ReasoningState) -> Thinking:
+    """Where the grammar of a chat output applies from, given the end of its prompt."""
+    if state is ReasoningState.UNDECIDED:
+        return Thinking.OPTIONAL
+    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
+
+
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """New text of either part."""
+    """New reasoning and content text."""
 
     reasoning: str = ""
     content: str = ""
 
 
 class ReasoningParser:
-    """Incremental parser of one answer."""
+    """Incremental parser of one output."""
 
     def __init__(self, state: ReasoningState = ReasoningState.UNDECIDED) -> None:
         self._state = state
         self._held = ""
-        self._is_reasoning_begun = False
+        self._has_reasoning = False
 
     def feed(self, text: str) -> ReasoningDelta:
-        """Splits the next piece; what could still be a tag is held back."""
+        """Splits the next text; a suffix that could become a tag is held back."""
         if self._state is ReasoningState.CONTENT:
             return ReasoningDelta(content=text)
         self._held += text
@@ -79,10 +86,10 @@ class ReasoningParser:
         return ReasoningDelta(reasoning=reasoning)
 
     def finish(self) -> ReasoningDelta:
-        """What was held back, when no more text will come."""
+        """Returns the text held back, at the end of the output."""
         held, self._held = self._held, ""
         if self._state is ReasoningState.REASONING:
-            return ReasoningDelta(reasoning=held if self._is_reasoning_begun else held.lstrip("\n"))
+            return ReasoningDelta(reasoning=held if self._has_reasoning else held.lstrip("\n"))
         return ReasoningDelta(content=held)
 
     def _decide(self) -> None:
@@ -94,18 +101,26 @@ class ReasoningParser:
             self._state = ReasoningState.CONTENT
 
     def _take_reasoning(self) -> str:
-        inside, tag, behind = self._held.partition(THINK_CLOSE)
+        inside, tag, after = self._held.partition(THINK_CLOSE)
         if tag:
-            self._held = behind
+            self._held = after
             self._state = ReasoningState.AFTER_REASONING
             shown = inside.rstrip("\n")
         else:
-            # Newlines before a possible closing tag wait with it.
+            # Newlines before a possible closing tag are held back with it.
             num_shown = len(inside) - partial_tail(inside, THINK_CLOSE)
             shown = inside[:num_shown].rstrip("\n")
             self._held = inside[len(shown) :]
-        if not self._is_reasoning_begun:
-            # Leading newlines; while nothing else has come they are all still held back.
+        if not self._has_reasoning:
+            # Leading newlines; until other text arrives they are all held back.
             shown = shown.lstrip("\n")
-            self._is_reasoning_begun = bool(shown)
+            self._has_reasoning = bool(shown)
         return shown
+
+
+def partial_tail(text: str, tag: str) -> int:
+    """Length of the longest suffix of `text` that is a proper prefix of `tag`."""
+    for length in range(min(len(text), len(tag) - 1), 0, -1):
+        if text.endswith(tag[:length]):
+            return length
+    return 0

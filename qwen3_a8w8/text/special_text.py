@@ -1,7 +1,7 @@
-"""Finds texts in forms that stand for special tokens, such as `<|im_end|>` or `</tool_call>`.
+"""Finds the text of special tokens, such as `<|im_end|>` or `</tool_call>`, in grammars.
 
-No answer can hold such a text: what reads it, and llguidance where the text is forced, takes it
-for the token.
+No output can contain such a text: its parsers, and llguidance where the text is forced, treat
+it as the token.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _VALUES = ("const", "enum", "required")
 
 
 def special_text(structured: StructuredOutput, specials: Sequence[str]) -> str | None:
-    """A special token's text that stands in a literal of the form, or None.
+    """The text of a special token in a literal of the grammar, or None.
 
-    Literals are choices, strings of a grammar, and `const`, `enum` and names of properties in a
+    Literals are choices, strings of a grammar, and `const`, `enum` and property names of a
     schema.
     """
     if not specials:
@@ -36,10 +36,10 @@ def special_text(structured: StructuredOutput, specials: Sequence[str]) -> str |
 
 
 def refusal(special: str) -> str:
-    """What is said of a form with the text of a special token."""
+    """Error message for a grammar with the text of a special token."""
     return (
-        f"it asks for the text {special!r}, which is a special token of the model and can't be "
-        "written as text; leave it out"
+        f"it requires the text {special!r}, which is a special token of the model and can't be "
+        "generated as text; remove it"
     )
 
 
@@ -74,7 +74,7 @@ def _of_lark(grammar: str) -> Iterator[str]:
             try:
                 schema, position = json.JSONDecoder().raw_decode(grammar, position)
             except ValueError:
-                continue  # whoever compiles it says what is wrong
+                continue  # the compiler reports what is wrong
             yield from _of_schema(schema)
         elif found[0].startswith('"'):
             yield found[0]

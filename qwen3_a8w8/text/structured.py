@@ -1,7 +1,7 @@
-"""What form an answer must have, as a request says it; checked as far as that needs no tokenizer.
+"""The structured output that a request asks for, validated as far as possible without a tokenizer.
 
-Names and meanings of the kinds are vLLM's. Whether a grammar can be compiled is found out by
-`grammar_compiler.py`; what it allows next is `grammar_state.py`'s business.
+Names and meanings of the kinds are vLLM's. `grammar_compiler.py` finds out whether a grammar can
+be compiled; `grammar_state.py` masks the tokens that it allows.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.nesting import depth_of, grammar_nesting, regex_nesting
-from qwen3_a8w8.text.reasoning import ReasoningState
 
 MAX_GRAMMAR_CHARS = 2**18
 """Longest schema, expression or grammar, and all choices together."""
@@ -25,25 +24,18 @@ MAX_NESTING = 100
 """Deepest schema, and most open brackets in a grammar: compilers recurse over them."""
 
 WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
-"""White space between the parts of a JSON text. Bounded: a model may never stop writing it."""
+"""White space between JSON tokens. Bounded: a model may never stop writing it."""
 
 
 class Thinking(Enum):
-    """Where in an answer the form begins to hold."""
+    """Where in an output the grammar applies from."""
 
     NONE = "none"
-    """With the first token."""
+    """From the first token."""
     OPTIONAL = "optional"
-    """With the first token, or behind a think block that the answer begins with."""
+    """From the first token, or after a think block at the start of the output."""
     OPEN = "open"
-    """Behind the think block that the prompt has opened."""
-
-
-def thinking_after(state: ReasoningState) -> Thinking:
-    """Where the form of a chat answer begins to hold, by how its prompt ends."""
-    if state is ReasoningState.UNDECIDED:
-        return Thinking.OPTIONAL
-    return Thinking.OPEN if state is ReasoningState.REASONING else Thinking.NONE
+    """After the think block that the prompt has opened."""
 
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
@@ -51,17 +43,17 @@ _KINDS = ("json", "json_object", "regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StructuredOutput:
-    """The form of an answer: exactly one of json, json_object, regex, choice and grammar.
+    """Structured output: exactly one of json, json_object, regex, choice and grammar.
 
     Attributes:
-        json: a JSON schema, as an object, as true (any JSON value) or as JSON text; kept as text.
+        json: a JSON schema, as an object, as true (any JSON value) or as JSON text; stored as text.
         json_object: any JSON object.
-        regex: a regular expression (of Rust's `regex` crate) that the whole answer matches.
-        choice: the answer is one of these strings; 1 to 1024.
+        regex: a regular expression (of Rust's `regex` crate) that the whole output matches.
+        choice: the output is one of these strings; 1 to 1024.
         grammar: a context-free grammar, in Lark's notation or GBNF.
-        is_lenient: keywords of a schema that can't be enforced are ignored; otherwise they are
-            refused.
-        thinking: where the form begins to hold.
+        is_lenient: schema keywords that can't be enforced are ignored; otherwise they are
+            rejected.
+        thinking: where the grammar applies from.
         param: the request field that errors name.
     """
 
@@ -110,7 +102,7 @@ class StructuredOutput:
     def from_fields(
         cls, given: Mapping[str, Any], *, param: str = "structured"
     ) -> StructuredOutput:
-        """From a mapping of the attributes, as Python callers may write it.
+        """Builds it from a mapping of the attributes, as Python callers may pass.
 
         Raises:
             InvalidRequestError: as the constructor; or a key is unknown.
@@ -129,12 +121,12 @@ class StructuredOutput:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Equal where the same grammar is asked for."""
+        """Equal for equal grammars."""
         return (*(getattr(self, name) for name in _KINDS), self.is_lenient)
 
     @property
     def text(self) -> str:
-        """The schema, expression or grammar; "" of the other kinds."""
+        """The schema, expression or grammar; "" for the other kinds."""
         for value in (self.json, self.regex, self.grammar):
             if isinstance(value, str):
                 return value
@@ -144,7 +136,7 @@ class StructuredOutput:
         try:
             return json_text.dumps(value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
-            self._fail(f"has a json schema that is no JSON value: {error}")
+            self._fail(f"has a json schema that isn't a JSON value: {error}")
 
     def _check_choice(self, value: object) -> None:
         if not isinstance(value, list | tuple) or not 1 <= len(value) <= MAX_CHOICES:
@@ -159,13 +151,13 @@ class StructuredOutput:
         try:
             schema = json_text.loads(self.text)
         except ValueError as error:
-            self._fail(f"has a json schema that is no JSON: {error}")
+            self._fail(f"has a json schema that isn't valid JSON: {error}")
         except RecursionError:
             self._fail(f"is nested more than {MAX_NESTING} brackets deep; make it flatter")
         if not isinstance(schema, dict | bool):
             self._fail(f"has a json schema that is {self.text[:60]}, expected an object")
         if schema is False:
-            self._fail("has the json schema false, which no answer fits; give a schema, or true")
+            self._fail("has the json schema false, which matches no output; set a schema, or true")
         if schema is True:
             object.__setattr__(self, "json", "{}")
         self._check_nesting(depth_of(schema))

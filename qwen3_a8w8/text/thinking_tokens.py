@@ -1,8 +1,8 @@
-"""Which tokens may come in a think block, and which one ends it.
+"""The tokens allowed in a think block, and the token that ends it.
 
-The block ends at the token `</think>`. The same letters can be spelled by other tokens, and
-`reasoning.py`, which reads text, takes them for the end as well: so that the two never differ,
-tokens that would complete the spelling are left out.
+The block ends at the token `</think>`. Other tokens can spell the same text, and `reasoning.py`,
+which reads text, treats it as the end as well: so that the two never differ, tokens that would
+complete the spelling are masked.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class ThinkingTokens:
         open_id: of `<think>`.
         close_id: of `</think>`.
         opening: mask of `open_id`.
-        inside: mask of what may come in a block: every token with a text, no special one.
-        completing: by what the text ends with, masks of the tokens that would complete the
-            closing tag.
-        newlines: tokens of one or two newlines, and how many; a model writes them behind a block.
+        inside: mask of the tokens allowed in a block: all that have text, except special ones.
+        completing: for each prefix of the closing tag, the mask of the tokens that would
+            complete it.
+        newlines: tokens of one or two newlines, and how many; a model writes them after a block.
         token_bytes: the text of a token.
     """
 
@@ -83,9 +83,9 @@ class ThinkingTokens:
         )
 
     def allowed_inside(self, tail: bytes) -> TokenMask:
-        """What may come next in a block whose text ends with `tail`, of at least 7 bytes."""
+        """Mask of the tokens allowed after `tail`, at least the last 7 bytes of the block."""
         allowed = self.inside
-        for head, barred in self.completing:
-            if tail.endswith(head):
-                allowed = allowed & ~barred
+        for prefix, masked in self.completing:
+            if tail.endswith(prefix):
+                allowed = allowed & ~masked
         return allowed

@@ -1,9 +1,9 @@
 """The tokenizer of a checkpoint directory: text to ids, ids to text, ids to bytes.
 
 Owns `tokenizer.json` and the token fields of `tokenizer_config.json`. Only
-byte-level BPE is accepted (all Qwen models): every token then stands for a
-fixed run of bytes, which is what `detokenizer.py` and the log-probabilities
-build on. Knows nothing of chat templates or sampling.
+byte-level BPE is accepted (all Qwen models): every token then is a fixed run of
+bytes, which `output_processor.py` and the log-probabilities rely on. Doesn't know
+about chat templates or sampling.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 _TOKEN_FIELDS = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 _MAX_NFC_SHRINKAGE = 4
-"""More than how many times shorter NFC makes a text, in bytes: U+1FBE U+0308 U+0301, 7 bytes,
-become U+0390, 2 bytes; no character does better."""
+"""Upper bound for the factor by which NFC shortens a text in bytes: U+1FBE U+0308 U+0301,
+7 bytes, become U+0390, 2 bytes; no character shrinks more."""
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Byte-level BPE writes each byte as one printable character; this is the way back.
+    """Byte-level BPE writes each byte as one printable character; this is the inverse table.
 
     Source: "Language Models are Unsupervised Multitask Learners" (GPT-2), section 2.2.
     """
@@ -50,10 +50,10 @@ class Tokenizer:
 
     Attributes:
         vocab_size: one more than the highest token id. The model's own vocabulary may be
-            larger (padded); ids in between stand for no text.
-        special_ids: ids that `skip_special_tokens` leaves out.
+            larger (padded); ids in between have no text.
+        special_ids: ids that `skip_special_tokens` omits.
         added_tokens: text -> id of all added tokens, special or not.
-        special_tokens: the named ones of tokenizer_config.json, e.g. `{"eos_token": "..."}`.
+        special_tokens: the named tokens of tokenizer_config.json, e.g. `{"eos_token": "..."}`.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, special_tokens: Mapping[str, str]) -> None:
@@ -81,7 +81,7 @@ class Tokenizer:
         """Loads `tokenizer.json` and `tokenizer_config.json`.
 
         Raises:
-            CheckpointError: a file is missing or damaged, is no byte-level BPE, or the two
+            CheckpointError: a file is missing or damaged, isn't byte-level BPE, or the two
                 files disagree about the id of an added token.
         """
         path = Path(directory) / TOKENIZER_FILE
@@ -95,7 +95,7 @@ class Tokenizer:
                 f"{path}: expected a tokenizer that tokenizers {tokenizers.__version__} reads, "
                 f"found: {error}"
             ) from error
-        # The file may carry settings of training runs; requests are never cut or padded.
+        # The file may contain settings of training runs; requests are never truncated or padded.
         backend.no_truncation()
         backend.no_padding()
         config_path = Path(directory) / TOKENIZER_CONFIG_FILE
@@ -108,25 +108,25 @@ class Tokenizer:
 
         Args:
             text: any text without lone surrogates.
-            allow_special: recognise special tokens such as `<|im_end|>` written out in the
-                text; otherwise they are encoded as ordinary characters. Added tokens that
-                aren't special (`<think>`) are recognised either way.
+            allow_special: recognise special tokens such as `<|im_end|>` in the text; otherwise
+                they are encoded as ordinary characters. Added tokens that aren't special
+                (`<think>`) are recognised either way.
 
         Raises:
             InvalidRequestError: the text can't be written as UTF-8.
         """
         _check_utf8(text)
         backend = self._backend if allow_special else self._plain_backend
-        # Unlike `encode` the batch functions let other threads run meanwhile.
+        # Unlike `encode`, the batch functions release the GIL.
         (encoding,) = backend.encode_batch_fast([text], add_special_tokens=False)
         ids: list[int] = encoding.ids
         return ids
 
     def min_tokens(self, text: str) -> int:
-        """A number of tokens that `text` has at least, told from its length alone.
+        """A lower bound for the number of tokens of `text`, from its length alone.
 
-        No token stands for more bytes than the longest. 0 if the tokenizer may drop text: it
-        normalises in another way than NFC, an added token takes the spaces around it, or some
+        No token has more bytes than the longest. 0 if the tokenizer may drop text: it
+        normalises in another way than NFC, an added token strips the spaces around it, or some
         byte has no token.
 
         Args:
@@ -140,15 +140,15 @@ class Tokenizer:
     def encode_prompt(
         self, text: str, max_tokens: int, *, first_look_chars: int = 2**16
     ) -> list[int]:
-        """Token ids of a text; one that is far too long is refused without reading all of it.
+        """Token ids of a text; one that is far too long is rejected before all of it is encoded.
 
         Args:
             text: any text without lone surrogates.
-            max_tokens: most tokens that can be of use; texts a little longer are encoded whole.
-            first_look_chars: shorter texts are encoded whole at once.
+            max_tokens: most tokens that the caller accepts; slightly longer texts are encoded.
+            first_look_chars: shorter texts are encoded directly.
 
         Raises:
-            ContextLengthError: the text has more tokens for certain.
+            ContextLengthError: the text certainly has more tokens.
             InvalidRequestError: the text can't be written as UTF-8.
         """
         _check_utf8(text)
@@ -162,18 +162,18 @@ class Tokenizer:
                 param="prompt",
                 code="context_length_exceeded",
             )
-        # What follows a text can only change how its last piece is cut, or turn its last
-        # characters into an added token: the tokens of earlier pieces are in the whole text's.
+        # Text that follows can only change how the last word is split, or turn the last
+        # characters into an added token: the tokens of earlier words are final.
         margin = 2 + max(map(len, self.added_tokens), default=0)
         size = first_look_chars
         while size < len(text):
-            # The fast variant doesn't tell the pieces.
+            # The fast variant doesn't return word_ids.
             (encoding,) = self._backend.encode_batch([text[:size]], add_special_tokens=False)
-            pieces = [piece or 0 for piece in encoding.word_ids]
-            num_sure = bisect_left(pieces, pieces[-1] - margin)
-            if num_sure > max_tokens:
+            words = [word or 0 for word in encoding.word_ids]
+            num_final = bisect_left(words, words[-1] - margin)
+            if num_final > max_tokens:
                 raise ContextLengthError(
-                    f"the prompt has more than {num_sure} tokens in its first {size} of "
+                    f"the prompt has more than {num_final} tokens in its first {size} of "
                     f"{len(text)} characters, the limit is {max_tokens}; shorten it",
                     param="prompt",
                     code="context_length_exceeded",
@@ -182,7 +182,7 @@ class Tokenizer:
         return self.encode(text)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of a whole sequence; bytes that are no UTF-8 become U+FFFD."""
+        """Text of a whole sequence; bytes that aren't UTF-8 become U+FFFD."""
         text: str = self._backend.decode(list(token_ids), skip_special_tokens=skip_special_tokens)
         return text
 
@@ -197,7 +197,7 @@ class Tokenizer:
         return token_id
 
     def token_bytes(self, token_id: int) -> bytes:
-        """The bytes of text that a token stands for; empty for ids that are no token."""
+        """The bytes of a token's text; empty for ids without a token."""
         known = self._bytes_of_id.get(token_id)
         if known is None:
             known = _entry_bytes(self._backend.id_to_token(token_id) or "")
@@ -205,17 +205,17 @@ class Tokenizer:
         return known
 
     def token_text(self, token_id: int) -> str:
-        r"""A token on its own, for reports; bytes that are no UTF-8 are written `\xNN`."""
+        r"""Text of a single token, for reports; bytes that aren't UTF-8 are written `\xNN`."""
         return self.token_bytes(token_id).decode("utf-8", "backslashreplace")
 
     def _counted_min_tokens(self, text: str, enough: int) -> int:
-        """As `min_tokens`, from the bytes of the text; 0 where they aren't known for certain."""
+        """Like `min_tokens`, from the bytes of the text; 0 if these aren't certain."""
         if not self._has_bound:
             return 0
         normalizer = self._backend.normalizer
         if normalizer is not None and not text.isascii():
             normal: str = normalizer.normalize_str(text)
-            # Added tokens are looked for first, and the text is normalised between them.
+            # Added tokens are matched first, and the text is normalised between them.
             if normal != text and any(token in text for token in self.added_tokens):
                 return 0
             text = normal
@@ -234,7 +234,7 @@ class Tokenizer:
 
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:
-        # The switch is a state of the backend, so text without special tokens has its own.
+        # The option is a state of the backend, so text without special tokens needs a second one.
         backend = tokenizers.Tokenizer.from_str(self._backend.to_str())
         backend.encode_special_tokens = True
         return backend
@@ -273,7 +273,7 @@ def _check_is_byte_level_bpe(raw: Mapping[str, Any], path: Path) -> None:
 def _add_configured_tokens(
     backend: tokenizers.Tokenizer, config: Mapping[str, Any], path: Path
 ) -> None:
-    """Adds what only tokenizer_config.json lists (`added_tokens_decoder`)."""
+    """Adds tokens that only tokenizer_config.json lists (`added_tokens_decoder`)."""
     listed = config.get("added_tokens_decoder") or {}
     try:
         wanted = sorted((int(key), dict(value)) for key, value in listed.items())
@@ -295,7 +295,7 @@ def _add_configured_tokens(
         if found != token_id:
             raise CheckpointError(
                 f"{path}: added_tokens_decoder: expected {content!r} to have id {token_id}, "
-                f"found {found} in {TOKENIZER_FILE}; the two files are of different models"
+                f"found {found} in {TOKENIZER_FILE}; the two files belong to different models"
             )
 
 

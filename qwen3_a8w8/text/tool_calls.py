@@ -1,29 +1,29 @@
-"""Tool calls in Hermes style, as Qwen3 writes them, out of text that arrives in pieces.
+"""Parses tool calls in Hermes style, as Qwen3 writes them, from streamed text.
 
     <tool_call>
     {"name": "get_weather", "arguments": {"city": "Oslo"}}
     </tool_call>
 
 Text before a call is kept; white space between and after calls and newlines
-before one are the format's and are dropped. A block that isn't such a JSON object,
-or never ends, is text like any other: nothing that the model wrote gets lost.
+before one belong to the format and are dropped. A block that isn't such a JSON
+object, or never ends, is treated as text: nothing that the model wrote gets lost.
 Doesn't check names or arguments against the tools of the request.
 
-A call is told from its name on, its arguments as they are written. Their last brace comes with the
-call's closing tag: until then they are no JSON, so that nobody can take a call that turns
-out to be malformed for a good one.
+A call is emitted once its name is known, its arguments as the model writes them. The last brace
+is emitted with the call's closing tag: until then the arguments aren't valid JSON, so that a
+client can't mistake a malformed call for a valid one.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from qwen3_a8w8.text.call_reader import CallReader
 from qwen3_a8w8.text.json_reader import JsonReadError
-from qwen3_a8w8.text.partial_match import partial_tail
+from qwen3_a8w8.text.reasoning import partial_tail
 
 CALL_OPEN = "<tool_call>"
 CALL_CLOSE = "</tool_call>"
@@ -34,22 +34,22 @@ class CallEnd(Enum):
 
     WHOLE = "whole"
     CUT = "cut"
-    """The answer reached its length within the call; the arguments are a beginning."""
+    """The output reached its length within the call; the arguments are truncated."""
     MALFORMED = "malformed"
-    """It was none; its text follows as text."""
+    """It wasn't a call; its text follows as content."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """What is new of a call.
+    """An update of a call.
 
     Attributes:
-        index: 0, 1, ... of the call within the answer.
-        call_id: unique, for the tool message that answers the call.
+        index: 0, 1, ... of the call within the output.
+        call_id: unique, for the tool message with the call's result.
         name: of the function.
         arguments: new text of the JSON object; may be empty.
-        is_first: nothing was told of the call before.
-        end: set with its last part.
+        is_first: the first update of the call.
+        end: set in the last update.
     """
 
     index: int
@@ -60,88 +60,87 @@ class CallPart:
     end: CallEnd | None
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call, complete unless the answer was cut.
+AnswerPart = str | CallPart
+"""Text outside calls, or an update of a call."""
 
-    Attributes:
-        call_id: unique, for the tool message that answers it.
-        name: of the function.
-        arguments: a JSON object as text.
+
+class WholeCalls:
+    """Holds each call back until it has ended, for outputs that aren't streamed.
+
+    A complete call is then one update; a malformed one is dropped, and its text follows as text.
     """
 
-    call_id: str
-    name: str
-    arguments: str
+    def __init__(self) -> None:
+        self._held: list[CallPart] = []
 
-
-AnswerPart = str | CallPart
-"""Text outside calls, or news of a call."""
-
-
-def collect_calls(parts: Iterable[AnswerPart]) -> list[ToolCall]:
-    """The calls of a whole answer; those that turned out to be malformed aren't among them."""
-    calls: dict[int, ToolCall] = {}
-    for part in parts:
-        if isinstance(part, CallPart):
-            before = "" if part.is_first else calls[part.index].arguments
-            calls[part.index] = ToolCall(part.call_id, part.name, before + part.arguments)
-            if part.end is CallEnd.MALFORMED:
-                del calls[part.index]
-    return list(calls.values())
+    def feed(self, parts: Iterable[AnswerPart]) -> list[AnswerPart]:
+        """Text immediately, calls once they have ended."""
+        whole: list[AnswerPart] = []
+        for part in parts:
+            if isinstance(part, str):
+                whole.append(part)
+                continue
+            self._held.append(part)
+            if part.end is None:
+                continue
+            if part.end is not CallEnd.MALFORMED:
+                arguments = "".join(held.arguments for held in self._held)
+                whole.append(replace(part, arguments=arguments, is_first=True))
+            self._held.clear()
+        return whole
 
 
 def new_call_id() -> str:
-    """A fresh id in OpenAI's form."""
+    """A new id in OpenAI's format."""
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
 class ToolCallParser:
-    """Incremental parser of one answer.
+    """Incremental parser of one output.
 
     Attributes:
-        num_calls: whole calls so far.
+        num_calls: complete calls so far.
     """
 
     def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
         self._make_id = make_id
-        self._held = ""  # text that may begin a call, or that of the call from behind its tag on
+        self._held = ""  # text that may start a call, or the text of a call after its opening tag
         self._is_after_call = False
         self._separator = ""
         self._reader: CallReader | None = None
         self._num_read = 0
         self._call_id: str | None = None
-        self._num_begun = 0
+        self._num_started = 0
         self.num_calls = 0
 
     def feed(self, text: str) -> list[AnswerPart]:
-        """Takes the next piece; what could belong to a call's tag is held back."""
+        """Takes the next text; a suffix that could belong to a call's tag is held back."""
         self._held += text
         parts: list[AnswerPart] = []
         self._parse(parts)
         return parts
 
     def finish(self, *, is_cut: bool) -> list[AnswerPart]:
-        """What was held back, when no more text will come.
+        """Returns what was held back, at the end of the output.
 
         Args:
-            is_cut: the answer reached its length, so that a call at its end may be incomplete.
+            is_cut: the output reached its length, so that a call at its end may be incomplete.
         """
         parts: list[AnswerPart] = []
         self._parse(parts)
         while self._reader is not None:
-            if is_cut and self._reader.is_begun:
-                self._tell(parts, self._reader, CallEnd.CUT)
+            if is_cut and self._reader.has_started:
+                self._emit_call(parts, self._reader, CallEnd.CUT)
                 self._held = ""
                 self._reader = None
             else:
-                self._give_back(parts, self._reader)
+                self._emit_as_text(parts, self._reader)
                 self._parse(parts)
-        self._show(parts, len(self._held))
+        self._emit_text(parts, len(self._held))
         return parts
 
     def _parse(self, parts: list[AnswerPart]) -> None:
-        """Goes on until more text has to come."""
+        """Parses until it needs more text."""
         while True:
             if self._reader is None and not self._find_call(parts):
                 return
@@ -149,12 +148,12 @@ class ToolCallParser:
                 return
 
     def _find_call(self, parts: list[AnswerPart]) -> bool:
-        """Takes text up to an opening tag; whether there is one."""
-        begin = self._held.find(CALL_OPEN)
-        end = len(self._held) - partial_tail(self._held, CALL_OPEN) if begin < 0 else begin
-        # Newlines before a call aren't part of the text, unless it turns out to be none.
-        self._show(parts, len(self._held[:end].rstrip("\n")))
-        if begin < 0:
+        """Emits text up to an opening tag; returns whether there is one."""
+        start = self._held.find(CALL_OPEN)
+        end = len(self._held) - partial_tail(self._held, CALL_OPEN) if start < 0 else start
+        # Newlines before a call aren't part of the text, unless it turns out to be malformed.
+        self._emit_text(parts, len(self._held[:end].rstrip("\n")))
+        if start < 0:
             return False
         self._separator, _, self._held = self._held.partition(CALL_OPEN)
         if self._is_after_call:
@@ -162,7 +161,7 @@ class ToolCallParser:
         self._reader, self._num_read, self._call_id = CallReader(), 0, None
         return True
 
-    def _show(self, parts: list[AnswerPart], end: int) -> None:
+    def _emit_text(self, parts: list[AnswerPart], end: int) -> None:
         text, self._held = self._held[:end], self._held[end:]
         if self._is_after_call:
             text = text.lstrip()
@@ -171,45 +170,45 @@ class ToolCallParser:
             _add_text(parts, text)
 
     def _read_call(self, parts: list[AnswerPart], reader: CallReader) -> bool:
-        """Reads on in a call; whether it has ended."""
+        """Continues to read a call; returns whether it has ended."""
         try:
             while self._num_read < len(self._held):
                 char = self._held[self._num_read]
-                if reader.is_whole and char == "<":
+                if reader.is_complete and char == "<":
                     break
                 reader.feed(char)
                 self._num_read += 1
         except JsonReadError:
-            self._give_back(parts, reader)
+            self._emit_as_text(parts, reader)
             return True
         tag = self._held[self._num_read : self._num_read + len(CALL_CLOSE)]
         if tag == CALL_CLOSE:
-            self._tell(parts, reader, CallEnd.WHOLE)
+            self._emit_call(parts, reader, CallEnd.WHOLE)
             self._held = self._held[self._num_read + len(CALL_CLOSE) :]
             self._reader, self._is_after_call = None, True
             self.num_calls += 1
             return True
         if not CALL_CLOSE.startswith(tag):
-            self._give_back(parts, reader)
+            self._emit_as_text(parts, reader)
             return True
-        if reader.is_begun:
-            self._tell(parts, reader, None)
+        if reader.has_started:
+            self._emit_call(parts, reader, None)
         return False
 
-    def _tell(self, parts: list[AnswerPart], reader: CallReader, end: CallEnd | None) -> None:
+    def _emit_call(self, parts: list[AnswerPart], reader: CallReader, end: CallEnd | None) -> None:
         is_first = self._call_id is None
         if self._call_id is None:
             self._call_id = self._make_id()
-            self._num_begun += 1
+            self._num_started += 1
         arguments = reader.take_arguments(has_last=end in (CallEnd.WHOLE, CallEnd.CUT))
         if is_first or arguments or end is not None:
-            index, name = self._num_begun - 1, reader.name or ""
+            index, name = self._num_started - 1, reader.name or ""
             parts.append(CallPart(index, self._call_id, name, arguments, is_first, end))
 
-    def _give_back(self, parts: list[AnswerPart], reader: CallReader) -> None:
-        """Makes a block text; what follows its tag is looked through again."""
+    def _emit_as_text(self, parts: list[AnswerPart], reader: CallReader) -> None:
+        """Emits a block's opening tag as text; what follows the tag is parsed again."""
         if self._call_id is not None:
-            self._tell(parts, reader, CallEnd.MALFORMED)
+            self._emit_call(parts, reader, CallEnd.MALFORMED)
         _add_text(parts, self._separator + CALL_OPEN)
         self._reader, self._is_after_call = None, False
 

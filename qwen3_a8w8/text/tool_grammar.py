@@ -1,7 +1,7 @@
-"""Tool calls as a grammar, for requests that have to answer with one.
+"""Builds a grammar of tool calls, for requests whose output must have a call.
 
-What it allows is what `tool_calls.py` reads, in the very form of Qwen3's chat template, so that
-the model is never made to write what it wasn't trained on.
+It allows what `tool_calls.py` parses, in exactly the format of Qwen3's chat template, so that the
+model is never forced to write what it wasn't trained on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from qwen3_a8w8.text.structured import WHITESPACE
 from qwen3_a8w8.text.tool_calls import CALL_CLOSE, CALL_OPEN
 
 MAX_CALLS = 32
-"""Most calls in one answer; a model may never stop making them."""
+"""Most calls in one output; a model may never stop making them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class CallableTool:
 
     Attributes:
         name: of the function.
-        parameters: JSON schema of the object of its arguments; None: it has none.
-        is_strict: keywords of the schema that can't be enforced are refused, not ignored.
+        parameters: JSON schema of its arguments object; None: it has no arguments.
+        is_strict: schema keywords that can't be enforced are rejected, not ignored.
     """
 
     name: str
@@ -43,8 +43,8 @@ def call_grammar(
 
     Args:
         tools: at least one.
-        max_calls: most calls in one answer.
-        answer: schema of a JSON answer that may come instead of calls, and whether keywords
+        max_calls: most calls in one output.
+        answer: schema of a JSON answer that is allowed instead of calls, and whether keywords
             that can't be enforced are ignored.
     """
     more_calls = f' ("\\n" call){{0,{max_calls - 1}}}' if max_calls > 1 else ""
@@ -55,8 +55,8 @@ def call_grammar(
         "function: " + " | ".join(f"function_{i}" for i in range(len(tools))),
     ]
     for i, tool in enumerate(tools):
-        begin = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
-        rules.append(f"function_{i}: {lark_text(begin)} arguments_{i}")
+        prefix = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
+        rules.append(f"function_{i}: {lark_text(prefix)} arguments_{i}")
         rules.append(f"arguments_{i}: {_arguments(tool)}")
     if answer is not None:
         rules.append(f"answer: {_json(answer[0], is_lenient=answer[1])}")
@@ -66,7 +66,7 @@ def call_grammar(
 def _arguments(tool: CallableTool) -> str:
     parameters = tool.parameters or {}
     if _has_none(parameters):
-        # As Qwen3's template writes it; a schema would allow white space within.
+        # As in Qwen3's template; a schema would allow white space inside.
         return lark_text("{}")
     return _json({"type": "object", **parameters}, is_lenient=not tool.is_strict)
 
@@ -78,10 +78,10 @@ _OF_NO_ARGUMENTS = {
 
 
 def _has_none(parameters: Mapping[str, Any]) -> bool:
-    """The function takes no arguments.
+    """Whether the function takes no arguments.
 
-    By JSON schema an object without properties may have any; `properties: {}` is how clients
-    declare a function without arguments all the same.
+    In JSON Schema an object without declared properties may have any; clients nevertheless declare
+    functions without arguments as `properties: {}`.
     """
     if not parameters:
         return True
@@ -95,7 +95,7 @@ def _has_none(parameters: Mapping[str, Any]) -> bool:
 
 
 def lark_text(value: object) -> str:
-    """A JSON value as Lark's notation takes it: a string is a literal."""
+    """A JSON value in Lark's notation; a string becomes a literal."""
     # llguidance's lexer refuses U+007F, which JSON needn't escape.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.cluster import demo_application, stream_text, wait_until
+from tests.support.cluster import demo_application, stream_text, wait_until
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 
@@ -57,7 +57,7 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
     assert len(before & {report.replica_id for report in demo.reports()}) == 1
 
 
-def test_form_of_an_answer_is_kept_over_the_death_of_its_actor(demo):
+def test_structured_output_survives_the_crash_of_its_actor(demo):
     asked = {"max_tokens": 900, "guided_regex": "[A-F0-9-]{4000,5000}"}
     undisturbed = stream(demo, PROMPTS[0], **asked)
     assert set(undisturbed) <= set("ABCDEF0123456789-")

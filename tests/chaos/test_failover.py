@@ -8,8 +8,8 @@ import openai
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.cluster import stream_text, wait_until
-from tests.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
+from tests.support.cluster import stream_text, wait_until
+from tests.support.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
 
@@ -103,7 +103,7 @@ def test_request_that_kills_its_actor_is_given_up_and_the_others_are_unbroken(ap
     prompts = [f"the fox and {i} dogs" for i in range(6)]
     with ThreadPoolExecutor(len(prompts) + 1) as pool:
         texts = pool.map(lambda p: stream(application, p), prompts)
-        with pytest.raises(openai.APIError, match="died 3 times in a row"):
+        with pytest.raises(openai.APIError, match="crashed 3 times in a row"):
             stream(application, "the fox", seed=LETHAL_SEED)
         assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
     application.wait_until_idle()

@@ -2,15 +2,15 @@
 
 import pytest
 
-from qwen3_a8w8.engine.batch import choose_decode
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.engine.sequence import Gang, Sequence
+from qwen3_a8w8.engine.scheduling.step_builder import choose_decode
+from qwen3_a8w8.engine.sequence import ExplicitBatch, Sequence
 
 SIZES = (1, 16)
 STEP_S = {1: 0.010, 16: 0.035}  # one B16 step is worth three and a half B1 steps
 
 
-def make_ready(num, *, gang=None, first_id=0):
+def make_ready(num, *, explicit_batch=None, first_id=0):
     return [
         Sequence(
             first_id + i,
@@ -19,7 +19,7 @@ def make_ready(num, *, gang=None, first_id=0):
             SamplingParams(seed=0),
             stop_token_ids=(),
             max_tokens=9,
-            gang=gang,
+            explicit_batch=explicit_batch,
         )
         for i in range(num)
     ]
@@ -74,13 +74,13 @@ def test_runner_with_b1_alone_rotates_sixteen():
 
 
 def test_explicit_batch_keeps_its_size_when_rows_have_ended():
-    choice = choose_decode(make_ready(2, gang=Gang(16)), SIZES, STEP_S)
+    choice = choose_decode(make_ready(2, explicit_batch=ExplicitBatch(16)), SIZES, STEP_S)
     assert (choice.batch_size, ids(choice)) == (16, [0, 1])
 
 
 def test_explicit_batch_and_others_alternate_and_never_mix():
-    gang = Gang(16)
-    ready = make_ready(3, gang=gang) + make_ready(5, first_id=10)
+    explicit_batch = ExplicitBatch(16)
+    ready = make_ready(3, explicit_batch=explicit_batch) + make_ready(5, first_id=10)
     order = []
     for step_id in range(4):
         choice = choose_decode(ready, SIZES, STEP_S)

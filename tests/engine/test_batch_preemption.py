@@ -6,7 +6,7 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 @pytest.mark.parametrize("num_kv_blocks", range(13, 31))

@@ -10,8 +10,8 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
-from tests.fakes import expected_outputs, make_capabilities
-from tests.step_driver import StepDriver
+from tests.support.fakes import expected_outputs, make_capabilities
+from tests.support.step_driver import StepDriver
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SYSTEM_PROMPT = tuple(range(10, 60))
@@ -99,7 +99,7 @@ class Traffic(StepDriver):
     def check_books(self):
         pool = self.core.pool
         held = Counter()
-        for seq in self.core._live:  # also one that only probes the runner
+        for seq in self.core._active:  # also the canary
             held.update(seq.block_ids)
         assert pool.num_in_use == len(held)
         assert pool.num_in_use + pool.num_free == pool.num_usable_blocks
@@ -115,7 +115,7 @@ class Traffic(StepDriver):
 
     def run_until_idle(self):
         self.run(max_steps=20_000)
-        assert self.core.num_live == 0
+        assert self.core.num_active_sequences == 0
         assert self.core.pool.num_in_use == 0
         assert self.runner.known == {}
         assert set(self.ends) == set(self.tokens)
@@ -170,8 +170,8 @@ def test_failing_steps_end_only_what_fails_alone(
     else:
         seed, num_tokens = poison
         traffic.runner.poison = {seed: num_tokens}
-    # Drafts that come true carry a sequence past the token from which on its steps fail.
-    num_drafts = capabilities.max_draft_tokens if config.enable else 0
+    # Accepted draft tokens carry a sequence past the token from which on its steps fail.
+    num_draft_tokens = capabilities.max_draft_tokens if config.enable else 0
     expected, most_given = {}, {}
     for request in requests:
         (tokens,) = expected_outputs(request, capabilities)
@@ -182,7 +182,7 @@ def test_failing_steps_end_only_what_fails_alone(
             num_read = len(request.prompt_token_ids) + len(tokens) - 1
             if num_read >= num_tokens:
                 num_given = max(0, num_tokens - len(request.prompt_token_ids))
-                most_given[seq_id] = num_given + num_drafts
+                most_given[seq_id] = num_given + num_draft_tokens
         if abort is not None:
             for _ in range(abort):
                 traffic.step()

@@ -4,7 +4,7 @@ import pytest
 
 from qwen3_a8w8.engine.plan import SampledToken, StepResult
 from qwen3_a8w8.errors import EngineDeadError
-from tests.cores import make_core, make_request, result_of
+from tests.support.cores import make_core, make_request, result_of
 
 
 def test_fail_all_ends_every_sequence_once_and_refuses_new_ones():
@@ -26,7 +26,7 @@ def test_late_result_after_failure_is_ignored():
     core = make_core()
     core.add(make_request())
     plan = core.plan_step()
-    core.fail_all(EngineDeadError("actor died"))
+    core.fail_all(EngineDeadError("actor crashed"))
     assert core.complete_step(result_of(plan, 9)) == []
 
 

@@ -5,8 +5,8 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.errors import InvalidRequestError
-from tests.cores import make_core, make_request, result_of, run
-from tests.fakes import EOS, FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, result_of, run
+from tests.support.fakes import EOS, FakeRunner, expected_outputs
 
 
 def test_eos_ends_with_stop_and_is_part_of_the_ids():
@@ -14,7 +14,7 @@ def test_eos_ends_with_stop_and_is_part_of_the_ids():
     core.add(make_request(ignore_eos=False))
     (event,) = core.complete_step(result_of(core.plan_step(), EOS))
     assert (event.token_ids, event.finish_reason, event.stop_token_id) == ((EOS,), "stop", EOS)
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 def test_eos_is_an_ordinary_token_with_ignore_eos():
@@ -63,7 +63,7 @@ def test_lookahead_row_of_a_stopped_sequence_is_discarded():
     assert core.complete_step(result_of(second, 9)) == []
 
 
-def test_abort_waiting_sequence_tells_the_runner_nothing():
+def test_abort_waiting_sequence_sends_nothing_to_the_runner():
     core = make_core()
     (seq_id,) = core.add(make_request())
     assert core.abort(seq_id).finish_reason == "abort"

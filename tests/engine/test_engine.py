@@ -7,7 +7,7 @@ from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, InvalidRequestError
-from tests.fakes import FakeRunner, expected_outputs
+from tests.support.fakes import FakeRunner, expected_outputs
 
 
 def make_request(i=0, length=6, **sampling):

@@ -4,8 +4,8 @@ import pytest
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ContextLengthError, InvalidRequestError, UnsupportedBatchSizeError
-from tests.cores import make_core, make_request, run
-from tests.fakes import FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, run
+from tests.support.fakes import FakeRunner, expected_outputs
 
 
 @pytest.mark.parametrize("size", [0, 2, 8, 15, 17])
@@ -14,7 +14,7 @@ def test_batch_of_another_size_is_refused(size):
     with pytest.raises(UnsupportedBatchSizeError, match=f"{size} prompts.*1 or 16") as caught:
         core.add_batch([make_request()] * size)
     assert (caught.value.code, caught.value.param) == ("unsupported_batch_size", "prompts")
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 def test_batch_of_one_decodes_in_b1():
@@ -47,7 +47,7 @@ def test_batch_of_sixteen_decodes_in_b16_alone_until_the_last_row_ends():
     for seq_id, request in zip(seq_ids, batch, strict=True):
         got = [t for event in events[seq_id] for t in event.token_ids]
         assert [got] == expected_outputs(request, core.capabilities)
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 def test_batch_that_does_not_fit_the_cache_at_once_is_refused():

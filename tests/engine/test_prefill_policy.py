@@ -5,11 +5,11 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import StepResult
-from qwen3_a8w8.engine.prefill_budget import MIN_TOKENS, PrefillBudget
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.engine.scheduling.prefill import MIN_TOKENS, PrefillBudget
 from qwen3_a8w8.errors import ConfigError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 def make_request(first=10, length=5, max_tokens=4):
@@ -129,7 +129,12 @@ def test_prefill_goes_through_groups_of_layers_with_decode_steps_between():
     assert [plan.prefill_layers for plan in plans] == [(0, 2), (2, 4), (4, 5), None]
     assert len({plan.prefill for plan in plans[:3]}) == 1
     assert [len(plan.decode.rows) for plan in plans] == [1, 1, 1, 2]
-    assert [{event.seq_id for event in news} for news in events] == [{0}, {0}, {0, 1}, {0, 1}]
+    assert [{event.seq_id for event in step_events} for step_events in events] == [
+        {0},
+        {0},
+        {0, 1},
+        {0, 1},
+    ]
     assert core.stats().counters.num_prefill_tokens == 45
 
 

@@ -1,4 +1,4 @@
-"""Drafts from the sequence's own text: proposed, checked, and invisible in the output."""
+"""Draft tokens from the sequence's own text: proposed, verified, and without effect on output."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, EngineDeadError
 from qwen3_a8w8.experimental import FLAGS, PROMPT_LOOKUP
-from tests.fakes import COPYING_SEED, FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import COPYING_SEED, FakeRunner, expected_outputs, make_capabilities
 
 
 def make_request(max_tokens=40, seed=COPYING_SEED, **sampling):
@@ -65,18 +65,18 @@ def test_repetitive_text_takes_fewer_steps_and_gives_the_same_tokens(lookahead):
     tokens = [token for event in events for token in event.token_ids]
     assert [tokens] == expected_outputs(request, core.capabilities)
     counters = core.stats().counters
-    assert counters.num_drafts_kept > 20
-    assert counters.num_steps == 40 - counters.num_drafts_kept
+    assert counters.num_accepted_draft_tokens > 20
+    assert counters.num_steps == 40 - counters.num_accepted_draft_tokens
     assert core.stats().num_blocks_in_use == 0
 
 
-def test_without_the_flag_no_drafts_are_made():
+def test_without_the_flag_there_are_no_draft_tokens():
     core, _ = run(make_request(), enable=())
-    assert core.stats().counters.num_drafts == 0
+    assert core.stats().counters.num_draft_tokens == 0
 
 
 @pytest.mark.parametrize("max_tokens", range(1, 24))
-def test_length_limit_inside_kept_drafts_ends_exactly_there(max_tokens):
+def test_length_limit_inside_accepted_draft_tokens_ends_exactly_there(max_tokens):
     request = make_request(max_tokens)
     core, events = run(request)
     tokens = [token for event in events for token in event.token_ids]
@@ -86,7 +86,7 @@ def test_length_limit_inside_kept_drafts_ends_exactly_there(max_tokens):
 
 @pytest.mark.parametrize("stop", range(2, 8))
 @pytest.mark.parametrize("min_tokens", [0, 12, 13, 17])
-def test_stop_token_inside_kept_drafts_ends_exactly_there(stop, min_tokens):
+def test_stop_token_inside_accepted_draft_tokens_ends_exactly_there(stop, min_tokens):
     request = make_request(stop_token_ids=(stop,), min_tokens=min_tokens)
     core, events = run(request)
     tokens = [token for event in events for token in event.token_ids]
@@ -94,7 +94,7 @@ def test_stop_token_inside_kept_drafts_ends_exactly_there(stop, min_tokens):
     assert (events[-1].finish_reason, events[-1].stop_token_id) == ("stop", stop)
 
 
-def test_cache_full_to_the_last_block_takes_as_many_drafts_as_fit():
+def test_cache_full_to_the_last_block_takes_as_many_draft_tokens_as_fit():
     request = make_request(None)
     core, events = run(request, num_kv_blocks=8, block_size=4)
     tokens = [token for event in events for token in event.token_ids]
@@ -102,7 +102,7 @@ def test_cache_full_to_the_last_block_takes_as_many_drafts_as_fit():
     assert len(tokens) == 25
 
 
-def test_kept_drafts_are_published_in_the_prefix_cache():
+def test_accepted_draft_tokens_are_published_in_the_prefix_cache():
     request = make_request()
     core, events = run(request)
     tokens = [token for event in events for token in event.token_ids]
@@ -111,7 +111,7 @@ def test_kept_drafts_are_published_in_the_prefix_cache():
     assert core.plan_step().prefill[0].start == 32
 
 
-def test_more_samples_than_drafts_are_refused():
+def test_more_samples_than_draft_tokens_are_refused():
     core = EngineCore(make_capabilities(), EngineConfig())
     core.add(make_request())
     plan = core.plan_step()

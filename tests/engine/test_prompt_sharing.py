@@ -7,8 +7,8 @@ import pytest
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import derive_seed
 from qwen3_a8w8.engine.sampling_params import MAX_SEED
-from tests.cores import make_core, make_request, run
-from tests.fakes import FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, run
+from tests.support.fakes import FakeRunner, expected_outputs
 
 
 def test_derived_seeds_are_distinct_and_the_first_is_the_own():

@@ -3,12 +3,12 @@
 import pytest
 
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission.queue_limit import RateMeter
 from qwen3_a8w8.engine.core import EngineCore
-from qwen3_a8w8.engine.rate import RateMeter
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import CapacityError, InvalidRequestError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 class Clock:
@@ -93,7 +93,7 @@ def test_option_out_of_range_is_refused_at_admission(options, param):
     with pytest.raises(InvalidRequestError, match=f"^{param} is ") as caught:
         core.add(make_request(**options))
     assert caught.value.param == param
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
 
 
 # --- deadlines -----------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_running_sequence_past_its_deadline_ends_with_the_tokens_of_the_step():
     clock.now_s += 3.0
     (event,) = step(core, runner)
     assert (len(event.token_ids), event.finish_reason) == (1, "timeout")
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
     assert core.stats().num_blocks_in_use == 0
     assert core.stats().num_finished == {"timeout": 1}
     assert core.plan_step().release == (seq_id,)
@@ -124,7 +124,7 @@ def test_waiting_sequence_past_its_deadline_ends_without_tokens():
     clock.now_s += 1.5
     events = {event.seq_id: event for event in step(core, runner)}
     assert (events[waiting].token_ids, events[waiting].finish_reason) == ((), "timeout")
-    assert core.num_live == 1
+    assert core.num_active_sequences == 1
 
 
 def test_sequence_that_ends_in_the_step_of_its_deadline_keeps_its_own_reason():

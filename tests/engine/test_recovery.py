@@ -1,5 +1,6 @@
-"""Steps that a runner can't carry out: who ends, who goes on, and when the engine is dead."""
+"""Failed steps of a runner: which requests end, which continue, and when the engine is dead."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,8 +10,8 @@ from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import EngineDeadError, InvalidRequestError, RequestFailedError
-from tests.fakes import FakeRunner, expected_outputs, make_capabilities
-from tests.step_driver import StepDriver
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.step_driver import StepDriver
 
 POISON = 666
 
@@ -42,7 +43,7 @@ def check_others(driver, ids, requests):
 
 
 @pytest.mark.parametrize("num_others", [0, 1, 7, 15])
-def test_request_that_breaks_its_step_ends_alone_and_the_others_go_on(driver, num_others):
+def test_request_that_breaks_its_step_ends_alone_and_the_others_continue(driver, num_others):
     requests = [make_request(i) for i in range(num_others)]
     ids = [driver.add(request) for request in requests]
     poison = driver.add(make_poison())
@@ -99,8 +100,8 @@ def test_step_that_fails_once_costs_nobody_anything(driver, step, num_requests):
     assert driver.core.stats().counters.num_failed_steps == 1
 
 
-def test_failures_that_no_trial_explains_end_the_sequences_in_the_end(driver):
-    # Only whole batches fail, so that every trial passes.
+def test_failures_that_no_isolated_retry_explains_end_the_sequences_in_the_end(driver):
+    # Only whole batches fail, so that every isolated retry passes.
     execute = driver.runner.execute
 
     def fails_in_batches(plan):
@@ -118,17 +119,17 @@ def test_failures_that_no_trial_explains_end_the_sequences_in_the_end(driver):
 def test_runner_that_fails_whatever_it_gets_is_dead(driver):
     driver.runner.fail_at_step = 3
     ids = [driver.add(make_request(i)) for i in range(3)]
-    with pytest.raises(EngineDeadError, match=r"whatever it is given.*OSError: device lost") as e:
-        driver.run()
-    driver.fail_all(e.value)
-    assert all(isinstance(driver.ends[i].error, EngineDeadError) for i in ids)
+    driver.run()
+    for i in ids:
+        assert isinstance(driver.ends[i].error, EngineDeadError)
+        assert re.search("whatever it is given.*OSError: device lost", str(driver.ends[i].error))
     # Single steps are cheaper for three, so one of them was being computed.
     assert [driver.ends[i].error.was_computing for i in ids].count(True) == 1
     assert driver.core.stats().num_finished == {"error": 3}
     driver.runner.known.clear()
 
 
-def test_death_is_counted_only_for_what_was_in_a_step(driver):
+def test_crash_is_counted_only_for_what_was_in_a_step(driver):
     running = [driver.add(make_request(i)) for i in range(16)]
     waiting = [driver.add(make_request(16 + i)) for i in range(2)]
     driver.send()
@@ -146,18 +147,18 @@ def test_closing_is_nobodys_fault(driver):
     assert not driver.ends[seq_id].error.was_computing
 
 
-def test_request_whose_engines_died_twice_runs_alone_until_it_is_trusted(driver):
+def test_request_whose_engines_crashed_twice_runs_in_isolation_until_it_has_tokens(driver):
     others = [make_request(i, max_tokens=20) for i in range(3)]
     ids = [driver.add(request) for request in others]
     for _ in range(5):
         driver.step()
-    suspect = make_request(5, num_deaths=2)
-    suspect_id = driver.add(suspect)
+    crasher = make_request(5, num_engine_crashes=2)
+    crasher_id = driver.add(crasher)
     num_before = len(driver.runner.plans)
     driver.run()
-    check_others(driver, [*ids, suspect_id], [*others, suspect])
-    with_it = [p.seq_ids for p in driver.runner.plans[num_before:] if suspect_id in p.seq_ids]
-    assert with_it[:3] == [(suspect_id,)] * 3
+    check_others(driver, [*ids, crasher_id], [*others, crasher])
+    with_it = [p.seq_ids for p in driver.runner.plans[num_before:] if crasher_id in p.seq_ids]
+    assert with_it[:3] == [(crasher_id,)] * 3
     assert any(len(seq_ids) > 1 for seq_ids in with_it[3:])
 
 
@@ -181,7 +182,7 @@ def test_abort_during_recovery_leaves_nothing(driver, when):
     assert set(driver.ends) == set(ids)
 
 
-def test_layered_prefill_starts_anew_after_a_failure():
+def test_layered_prefill_restarts_after_a_failure():
     config = EngineConfig(prefill_layers_per_dispatch=2, max_decode_stall_ms=None)
     driver = StepDriver(make_capabilities(num_layers=6), config)
     driver.runner.layers_per_dispatch = 2
@@ -209,13 +210,13 @@ def test_engine_in_process_raises_for_the_bad_request_and_serves_the_next():
 
 
 @pytest.mark.parametrize("step", [0, 1, 2, 3, 5])
-def test_prompt_logprobs_are_told_once_and_whole_over_a_failed_step(driver, step):
-    told = {}
+def test_prompt_logprobs_are_emitted_once_and_completely_over_a_failed_step(driver, step):
+    emitted = {}
 
     def take(event):
         if event.prompt_tokens:
-            assert event.seq_id not in told
-            told[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
+            assert event.seq_id not in emitted
+            emitted[event.seq_id] = [(t.position, t.token_id) for t in event.prompt_tokens]
         StepDriver.take(driver, event)
 
     driver.take = take
@@ -226,13 +227,13 @@ def test_prompt_logprobs_are_told_once_and_whole_over_a_failed_step(driver, step
     seq_id, *ids = [driver.add(one) for one in (request, *others)]
     driver.run()
     assert driver.core.stats().counters.num_failed_steps == 1
-    assert told == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
+    assert emitted == {seq_id: [(p, prompt[p]) for p in range(1, 40)]}
     check_others(driver, [seq_id, *ids], [request, *others])
 
 
-def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
+def test_output_that_leaves_its_grammar_in_an_isolated_retry_ends_alone(driver):
     class FormRunner:
-        """Says of one sequence that its form allows nothing more after its fifth token."""
+        """Reports for one sequence that its grammar allows nothing after its fifth token."""
 
         def execute(self, plan):
             result = driver_runner.execute(plan)
@@ -241,7 +242,7 @@ def test_answer_that_leaves_its_form_while_it_is_tried_ends_alone(driver):
             return replace(result, sampled=tuple(sampled))
 
     driver_runner = driver.runner
-    driver_runner.flaky_steps = {4}  # all have given tokens; what follows are trials
+    driver_runner.flaky_steps = {4}  # all have given tokens; what follows are isolated retries
     driver.runner = FormRunner()
     requests = [make_request(i) for i in range(3)]
     ids = [driver.add(request) for request in requests]

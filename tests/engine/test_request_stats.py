@@ -2,10 +2,10 @@
 
 import pytest
 
-from qwen3_a8w8.engine.histogram import Histogram, one_two_five
+from qwen3_a8w8.engine.stats.request_stats import Histogram, one_two_five
 from qwen3_a8w8.errors import EngineDeadError
 from tests.engine.test_queue import Clock, make_core, make_request, step
-from tests.fakes import FakeRunner
+from tests.support.fakes import FakeRunner
 
 
 def test_bounds_go_in_steps_of_one_two_five_up_to_the_largest():
@@ -23,7 +23,7 @@ def test_histogram_counts_a_bound_in_its_own_range():
     assert (histogram.count, histogram.total) == (7, 16.5)
 
 
-def told(histogram):
+def count_and_total(histogram):
     """Count and sum."""
     return histogram.count, pytest.approx(histogram.total)
 
@@ -37,15 +37,15 @@ def test_latencies_count_from_arrival_token_by_token_to_the_end():
     for _ in range(4):
         clock.now_s += 3.0
         step(core, runner)
-    assert core.num_live == 0
+    assert core.num_active_sequences == 0
     requests = core.stats().requests
     # Tokens come after 3, 6 and 9 s; then the other sequence's one after 12 s.
-    assert told(requests.ttft_s) == (2, 15.0)
-    assert told(requests.itl_s) == (2, 6.0)
-    assert told(requests.tpot_s) == (1, 3.0)
-    assert told(requests.e2e_s) == (2, 21.0)
-    assert told(requests.prompt_tokens) == (2, 12)
-    assert told(requests.generation_tokens) == (2, 4)
+    assert count_and_total(requests.ttft_s) == (2, 15.0)
+    assert count_and_total(requests.itl_s) == (2, 6.0)
+    assert count_and_total(requests.tpot_s) == (1, 3.0)
+    assert count_and_total(requests.e2e_s) == (2, 21.0)
+    assert count_and_total(requests.prompt_tokens) == (2, 12)
+    assert count_and_total(requests.generation_tokens) == (2, 4)
     assert requests.num_generated_tokens == 4
 
 
@@ -59,8 +59,8 @@ def test_resumed_sequence_has_no_first_token_and_no_whole_time():
         step(core, runner)
     requests = core.stats().requests
     assert (requests.ttft_s.count, requests.e2e_s.count) == (0, 0)
-    assert told(requests.itl_s) == (1, 1.0)
-    assert told(requests.generation_tokens) == (1, 4)
+    assert count_and_total(requests.itl_s) == (1, 1.0)
+    assert count_and_total(requests.generation_tokens) == (1, 4)
     assert requests.num_generated_tokens == 2
 
 
@@ -73,8 +73,8 @@ def test_aborted_sequence_counts_to_its_end_and_a_failed_one_does_not():
     core.fail_all(EngineDeadError("gone"))
     stats = core.stats()
     assert stats.num_finished == {"abort": 1, "error": 1}
-    assert told(stats.requests.e2e_s) == (1, 2.0)
-    assert told(stats.requests.generation_tokens) == (1, 0)
+    assert count_and_total(stats.requests.e2e_s) == (1, 2.0)
+    assert count_and_total(stats.requests.generation_tokens) == (1, 0)
     assert stats.requests.tpot_s.count == 0
 
 

@@ -1,8 +1,8 @@
 """What a step is composed of: chunks, rows, and who waits or is preempted."""
 
 from qwen3_a8w8.config import EngineConfig
-from tests.cores import make_core, make_request, result_of, run
-from tests.fakes import FakeRunner, expected_outputs
+from tests.support.cores import make_core, make_request, result_of, run
+from tests.support.fakes import FakeRunner, expected_outputs
 
 
 def test_long_prompt_is_cut_into_chunks():

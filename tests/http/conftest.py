@@ -6,10 +6,10 @@ import httpx
 import openai
 import pytest
 
-from deployments.api import build_api
-from deployments.service import ModelService
+from deployments.http.api import build_api
+from deployments.ingress.service import ModelService
 from qwen3_a8w8.config import EngineConfig
-from tests.fake_deployment import FakeEngine, text_capabilities
+from tests.support.fake_deployment import FakeEngine, text_capabilities
 
 MAX_BODY_BYTES = 20_000
 
@@ -25,7 +25,7 @@ async def engine(model_directory):
     yield engine
     await engine.close()
     assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
+    assert engine.core.num_active_sequences == 0
 
 
 @pytest.fixture

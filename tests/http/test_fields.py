@@ -5,9 +5,9 @@ import json
 
 import pytest
 
-from deployments.answers import EventStreamResponse
-from qwen3_a8w8.openai.chat_answer import ChatAnswer
-from qwen3_a8w8.openai.chat_request import ChatRequest
+from deployments.http.streaming import EventStreamResponse
+from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.request import validate_request
 from qwen3_a8w8.openai.response import ResponseIdentity
 
@@ -182,7 +182,7 @@ async def test_wrong_type_or_value_gives_400_with_its_field(http, fields, param)
 
 
 class Silent:
-    """A generation that says nothing until it is told to."""
+    """A generation that emits nothing until it is released."""
 
     num_cached_tokens = (0,)
 
@@ -191,41 +191,38 @@ class Silent:
 
     async def every(self, period_s):
         assert period_s == 0.5
-        for news in self.periods:
+        for update in self.periods:
             await asyncio.sleep(0)
-            yield news
+            yield update
 
     def close(self):
         pass
 
 
-async def test_stream_without_news_gets_comments(service):
+async def test_silent_stream_gets_comments(service):
     request = validate_request(ChatRequest, {"messages": [USER], "stream": True, "max_tokens": 1})
     identity = ResponseIdentity.for_chat("tiny")
-    started = await service.start_chat(request, identity, ChatAnswer)
-    news = [item async for item in started.generation]
-    silent = type(started)(Silent([[], [], *news]), started.answer, 1)
-    response = EventStreamResponse(silent, {}, 0.5)
+    generation, writer = await service.start_chat(request, identity, ChatWriter)
+    updates = [item async for item in generation]
+    response = EventStreamResponse((Silent([[], [], *updates]), writer), {}, 0.5)
     frames = [frame async for frame in response.body_iterator]
     assert frames[:2] == [": keep-alive\n\n"] * 2
     assert frames[2].startswith("data: {")
     assert frames[-1] == "data: [DONE]\n\n"
 
 
-async def test_generation_gives_empty_news_when_nothing_comes(service, engine):
-    gate = asyncio.Event()
-    execute = engine._execute
-
-    async def slow(plan):
-        await gate.wait()
-        return await execute(plan)
-
-    engine._execute = slow
+async def test_generation_gives_empty_updates_when_nothing_comes(service, engine):
+    held = []
+    answer = engine._answer
+    engine._answer = held.append
     request = validate_request(ChatRequest, {"messages": [USER], "max_tokens": 1})
-    started = await service.start_chat(request, ResponseIdentity.for_chat("tiny"), ChatAnswer)
+    identity = ResponseIdentity.for_chat("tiny")
+    generation, _ = await service.start_chat(request, identity, ChatWriter)
     seen = []
-    async for news in started.generation.every(0.001):
-        seen.append(news)
-        gate.set()
+    async for updates in generation.every(0.001):
+        seen.append(updates)
+        engine._answer = answer
+        while held:
+            answer(held.pop(0))
     assert seen[0] == []
     assert seen[-1][0][1].finish_reason is not None

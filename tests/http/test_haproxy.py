@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from deployments.haproxy import BINARY_ENV, haproxy_environment
-from deployments.haproxy_launcher import restrict
+from deployments.local.haproxy import BINARY_ENV, haproxy_environment
+from deployments.local.haproxy_launcher import restrict
 from qwen3_a8w8.errors import ConfigError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray has HAProxy for Linux only")
@@ -104,7 +104,7 @@ def test_restricted_configuration_is_the_same_when_restricted_again():
     [CONFIG.replace("listen stats", "listen other"), CONFIG.replace("defaults\n", "defaults x\n")],
 )
 def test_configuration_of_another_ray_is_refused(config):
-    with pytest.raises(ValueError, match="another HAProxy configuration"):
+    with pytest.raises(ValueError, match="different HAProxy configuration"):
         restrict(config, PLAN)
 
 
@@ -175,8 +175,8 @@ def test_connections_are_as_many_as_files_may_be_open(monkeypatch, num_files, nu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-c"], "no configuration in its arguments ['-c']"),
-        (["-c", "-f"], "no configuration in its arguments ['-c', '-f']"),
+        (["-c"], "no configuration in the arguments ['-c']"),
+        (["-c", "-f"], "no configuration in the arguments ['-c', '-f']"),
         (["-c", "-f", "/nowhere/haproxy.cfg"], "/nowhere/haproxy.cfg"),
     ],
 )

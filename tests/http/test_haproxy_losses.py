@@ -1,4 +1,4 @@
-"""HAProxy always gives an answer, whatever dies behind it: its own, or one that can be read."""
+"""HAProxy always sends a response, whatever crashes behind it, and errors are JSON."""
 
 import contextlib
 import resource
@@ -7,14 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.http.haproxy_rig import running_haproxy, wait_until
+from tests.support.haproxy_rig import running_haproxy, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Ray has HAProxy for Linux only")
 
 NUM_CLIENTS = 8
 LOST = {
     "error": {
-        "message": "the request was lost on its way; try again",
+        "message": "the connection to the server was lost; try again",
         "type": "server_error",
         "param": None,
         "code": "engine_dead",

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from qwen3_a8w8.openai.chat_request import ChatRequest
-from qwen3_a8w8.openai.completion_request import BatchRequest, CompletionRequest
-from qwen3_a8w8.openai.responses_request import ResponsesRequest
+from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.completions.request import BatchRequest, CompletionRequest
+from qwen3_a8w8.openai.responses.request import ResponsesRequest
 from qwen3_a8w8.openai.tokenization import DetokenizeRequest, TokenizeRequest
-from tests.http_application import check_error, running_http
+from tests.support.http_application import check_error, running_http
 
 CHAT = "/v1/chat/completions"
 TEXT = "/v1/completions"

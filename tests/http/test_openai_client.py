@@ -7,8 +7,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.fake_deployment import expected_tokens
 from tests.http.conftest import MAX_BODY_BYTES
+from tests.support.fake_deployment import expected_tokens
 
 SEED = 7
 
@@ -227,14 +227,14 @@ async def test_unknown_route_or_method_gives_an_openai_error(http, method, path,
 
 
 async def test_more_prompts_than_the_queue_holds_give_503_with_retry_after(http):
-    # 16 may run and 4 wait; one more is one too many, and none of them goes on.
+    # 16 may run and 4 wait; one more is one too many, and none of them starts.
     answer = await http.post("/v1/completions", json={"prompt": ["the fox"] * 21, "max_tokens": 50})
     assert answer.status_code == 503
     assert answer.json()["error"]["code"] == "server_overloaded"
     assert int(answer.headers["retry-after"]) >= 1
 
 
-async def test_engine_that_dies_ends_a_stream_with_an_error_frame_and_done(http, engine):
+async def test_engine_that_crashes_ends_a_stream_with_an_error_frame_and_done(http, engine):
     engine.runner.fail_at_step = 5
     body = {"prompt": "x", "max_tokens": 50, "stream": True, "ignore_eos": True}
     answer = await http.post("/v1/completions", json=body)
@@ -247,7 +247,7 @@ async def test_engine_that_dies_ends_a_stream_with_an_error_frame_and_done(http,
     assert health.json()["error"]["code"] == "engine_dead"
 
 
-async def test_engine_that_dies_before_the_answer_gives_503(http, engine):
+async def test_engine_that_crashes_before_the_response_gives_503(http, engine):
     engine.runner.fail_at_step = 3
     answer = await http.post(
         "/v1/completions", json={"prompt": "x", "max_tokens": 50, "ignore_eos": True}

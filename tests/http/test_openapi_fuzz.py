@@ -16,8 +16,8 @@ with warnings.catch_warnings():
 
 from deployments.settings import SecuritySettings
 from qwen3_a8w8.config import EngineConfig
-from tests.fake_deployment import FakeEngine, text_capabilities
-from tests.http_application import build_application, check_error, running_http
+from tests.support.fake_deployment import FakeEngine, text_capabilities
+from tests.support.http_application import build_application, check_error, running_http
 
 NUM_EXAMPLES = 30
 STATUSES = {200, 400, 404, 405, 413, 415}

@@ -78,7 +78,7 @@ async def test_batch_has_them_too(http):
         ({"echo": True, "logprobs": 1, "stream": True}, "echo"),
     ],
 )
-async def test_what_cannot_be_told_gives_400(http, fields, param):
+async def test_what_cannot_be_returned_gives_400(http, fields, param):
     answer = await http.post("/v1/completions", json={"prompt": "x"} | fields)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param

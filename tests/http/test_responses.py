@@ -7,7 +7,7 @@ import pytest
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
-from qwen3_a8w8.openai.responses_items import messages_of
+from qwen3_a8w8.openai.responses.items import messages_of
 
 SEED = 7
 FREE = {"seed": SEED, "ignore_eos": True, "chat_template_kwargs": {"enable_thinking": False}}
@@ -128,7 +128,7 @@ async def test_raw_frames_name_their_events(http):
         assert json.loads(data.removeprefix("data: "))["type"] == name.removeprefix("event: ")
 
 
-async def test_engine_that_dies_gives_a_failed_event(http, engine):
+async def test_engine_that_crashes_gives_a_failed_event(http, engine):
     engine.runner.fail_at_step = 4
     body = {"input": "hi", "max_output_tokens": 50, "stream": True, "ignore_eos": True}
     frames = (await http.post("/v1/responses", json=body)).text.strip().split("\n\n")
@@ -165,7 +165,7 @@ async def test_stored_response_can_be_had_and_deleted(client):
         await client.responses.retrieve(response.id)
 
 
-async def test_store_keeps_the_latest_only_and_nothing_that_it_is_told_not_to(client):
+async def test_store_keeps_the_latest_responses_and_none_with_store_false(client):
     first, private = await create(client), await create(client, store=False)
     assert not private.store
     for _ in range(4):

@@ -6,12 +6,12 @@ import httpx
 import openai
 import pytest
 
-from deployments.security import add_security
+from deployments.http.security import add_security
 from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.errors import ConfigError
-from tests.fake_deployment import FakeEngine, text_capabilities
-from tests.http_application import BASE_URL, build_application, check_error, running_http
+from tests.support.fake_deployment import FakeEngine, text_capabilities
+from tests.support.http_application import BASE_URL, build_application, check_error, running_http
 
 KEY = "sk-first-0123456789abcdef"
 OTHER_KEY = "sk-other-0123456789abcdef"
@@ -144,7 +144,7 @@ async def test_failed_and_refused_requests_free_their_place(model_directory, key
 
 def test_limits_without_keys_are_refused(model_directory):
     security = SecuritySettings(max_concurrent_requests_per_key=1)
-    with pytest.raises(ConfigError, match="no keys are given"):
+    with pytest.raises(ConfigError, match="there are no keys"):
         build_application(model_directory, FakeEngine(text_capabilities(model_directory)), security)
 
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from deployments.errors import EngineNotReadyError
-from deployments.status_routes import HEALTH_TIMEOUT_S
+from deployments.http.status_routes import HEALTH_TIMEOUT_S
 from qwen3_a8w8 import __version__
-from qwen3_a8w8.errors import EngineDeadError
+from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError
 from qwen3_a8w8.experimental import FLAGS
 
 
@@ -35,7 +34,7 @@ async def test_ready_is_503_and_version_answers_while_no_model_is_loaded(http, e
     assert version["experimental"]["prompt_lookup"]["enabled"] is None
 
 
-async def test_health_and_ready_give_a_dying_replica_one_budget_in_all(http, engine):
+async def test_health_and_ready_give_a_failing_replica_one_budget_in_total(http, engine):
     given_s = []
 
     async def silent(timeout_s):
@@ -49,7 +48,7 @@ async def test_health_and_ready_give_a_dying_replica_one_budget_in_all(http, eng
     assert 0 <= given_s[1] <= HEALTH_TIMEOUT_S
 
 
-async def test_version_tells_what_runs(http, engine):
+async def test_version_reports_what_runs(http, engine):
     description = {"device": "fake", "flags": "int8_lm_head, prompt_lookup"}
     engine.core._capabilities = replace(engine.core.capabilities, description=description)
     body = (await http.get("/version")).json()

@@ -107,7 +107,7 @@ async def items_of(client, **fields):
     return whole.output, events[-1].response.output, events
 
 
-async def test_response_tells_calls_in_deltas(client, say):
+async def test_response_emits_calls_in_deltas(client, say):
     say(f"{TEXT}\n{ONE}\n{EMPTY}")
     whole, final, events = await items_of(client)
     for items in (whole, final):

@@ -12,13 +12,13 @@ import pydantic
 import pytest
 import pytest_asyncio
 
-from deployments.api import build_api
-from deployments.service import ModelService
+from deployments.http.api import build_api
+from deployments.ingress.service import ModelService
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.text.tokenizer import Tokenizer
-from tests.fake_deployment import FakeEngine
+from tests.support.fake_deployment import FakeEngine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -75,7 +75,7 @@ async def http(runner):
         yield client
     await engine.close()
     assert engine.core.stats().num_blocks_in_use == 0
-    assert engine.core.num_live == 0
+    assert engine.core.num_active_sequences == 0
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ async def test_parse_helper_gives_the_pydantic_object(client, seed):
     assert Pet.model_validate_json(choice.message.content) == choice.message.parsed
 
 
-async def test_answer_has_the_form_behind_the_think_block(client):
+async def test_output_matches_the_grammar_after_the_think_block(client):
     answer = await client.chat.completions.create(
         model="demo",
         messages=USER,
@@ -284,7 +284,7 @@ async def test_form_that_can_not_be_used_is_a_400_that_names_its_field(http, fie
     assert error["param"] == param
 
 
-async def test_form_that_gets_too_complex_on_the_way_is_told_as_an_error(http):
+async def test_grammar_that_becomes_too_complex_ends_with_an_error(http):
     body = {
         "messages": USER,
         "guided_regex": "[ab]{200}(a?){400}a{400}",

@@ -5,8 +5,8 @@ import pytest
 from qwen3_a8w8.engine.plan import StepPlan
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
-from tests.checkpoints import make_random_qwen3
-from tests.runners import make_runner
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import make_runner
 
 BACKENDS = {"reference": ReferenceBackend, "cpu": CpuBackend}
 

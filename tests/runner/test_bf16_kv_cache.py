@@ -10,7 +10,7 @@ from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.llm import LLM
 from qwen3_a8w8.runner.sizing import kv_block_bytes
-from tests.runners import all_logits, make_runner
+from tests.support.runners import all_logits, make_runner
 
 IDS = torch.randint(0, 512, (300,), generator=torch.Generator().manual_seed(4)).tolist()
 
@@ -58,7 +58,7 @@ def test_an_answer_is_the_same_in_a_batch_in_chunks_from_the_cache_and_after_pre
         again = llm.generate_batch(prompts, sampling)
         assert any(out.num_cached_tokens for out in again)
         assert answers(again) == alone
-    # 41 blocks hold some 3 of the longest: the others wait, or give way and begin anew.
+    # 41 blocks hold some 3 of the longest: the others wait, or are preempted and recomputed.
     with LLM(str(random_model), num_kv_blocks=41, prefill_chunk_tokens=16, **settings) as llm:
         assert answers(llm.generate(prompts, sampling)) == alone
         assert llm.stats().counters.num_preemptions > 0

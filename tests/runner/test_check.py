@@ -18,8 +18,8 @@ from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.errors import CheckpointError, ConfigError
-from tests.checkpoints import make_random_qwen3
-from tests.text_fixtures import write_tokenizer_files
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.text_fixtures import write_tokenizer_files
 
 DEMO = Path(qwen3_a8w8.__file__).parent / "demo" / "config.json"
 # A random model loops at once; that isn't what these tests are about.
@@ -132,10 +132,10 @@ def test_problems_name_what_was_found_and_what_is_allowed(report):
     )
     problems = "\n".join(find_problems(bad, Limits()))
     for said in (
-        "a batch of 16 gives other bits",
-        "100% of the outputs repeat themselves within 12 tokens, at most 25%",
+        "a batch of 16 changes bits",
+        "100% of the outputs have repetitions within 12 tokens, at most 25%",
         "outputs of 12 tokens agree with the float model on 0.0%, at least 80.0%",
-        "first choices on the texts agree with the float model on 50.0%",
+        "top-1 tokens on the texts agree with the float model on 50.0%",
         "KL divergence is 0.7000, at most 0.1",
         "perplexity is 2.000 times the float model's, at most 1.1",
         "2 outputs differ from the golden file, the first at prompt 2",

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from qwen3_a8w8.engine.plan import DecodeBatch, DecodeRow, SequenceStart
-from qwen3_a8w8.runner.decode_dispatch import DecodeDispatch
+from qwen3_a8w8.runner.packing import DecodeDispatch
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.worker import Worker
-from tests.runners import GREEDY
+from tests.support.runners import GREEDY
 
 BLOCK_SIZE, MAX_BLOCKS = 16, 4
 IDS = {seq_id: tuple(range(100 * seq_id, 100 * seq_id + 50)) for seq_id in range(1, 5)}
@@ -83,7 +83,7 @@ def test_every_step_is_packed_as_if_it_were_the_first(batch_size, num_rows, step
             assert dispatch.arrays[name].tolist() == expected.tolist(), name
 
 
-def test_scratch_rows_stand_at_the_begin_of_the_scratch_block():
+def test_scratch_rows_are_at_the_start_of_the_scratch_block():
     dispatch = make_dispatch(16, 16)
     dispatch.pack(DecodeBatch(16, tuple(STEPS_OF_16[0])), SEQUENCES)
     dispatch.pack_scratch()

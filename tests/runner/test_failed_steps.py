@@ -9,9 +9,9 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import RequestFailedError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from tests.checkpoints import make_random_qwen3
-from tests.runners import make_runner
-from tests.step_driver import StepDriver
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import make_runner
+from tests.support.step_driver import StepDriver
 
 BAD_TOKEN = 7
 
@@ -19,7 +19,7 @@ BAD_TOKEN = 7
 class FailingRunner:
     """A real runner that fails whenever a sequence with BAD_TOKEN in its prompt has 30 tokens.
 
-    By then the step has been carried out, so the runner knows more than anybody was told.
+    By then the step has been executed, so the runner has tokens that were never emitted.
     """
 
     def __init__(self, runner):
@@ -98,7 +98,7 @@ def test_bad_request_ends_at_its_step_and_nobody_elses_bits_change(runner, setti
     for i, (got, expected) in enumerate(zip(found, undisturbed, strict=True)):
         if i in (2, 5):
             assert isinstance(got[2].error, RequestFailedError)
-            # Of 17 + 13 tokens all are out; drafts that came true go down with their step.
+            # Of 17 + 13 tokens all are emitted; accepted draft tokens are lost with their step.
             assert got[0] == expected[0][: len(got[0])]
             assert len(got[0]) == 13 or "enable" in settings
         else:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from qwen3_a8w8.kernels.signature import FLOAT32, INT32, INT64
-from qwen3_a8w8.runner.inputs import GrowingInput, InputBlock
+from qwen3_a8w8.runner.packing import GrowingInput, InputBlock
 from qwen3_a8w8.runner.worker import Worker
 
 LAYOUT = {"ids": (INT32, (3,)), "seeds": (INT64, (2,)), "table": (FLOAT32, (2, 2))}

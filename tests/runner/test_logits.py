@@ -9,9 +9,9 @@ from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.reader import FloatLinear
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
-from tests.checkpoints import make_compressed_qwen3, make_random_qwen3
-from tests.modelslim import make_modelslim_qwen3
-from tests.runners import all_logits, make_runner
+from tests.support.checkpoints import make_compressed_qwen3, make_random_qwen3
+from tests.support.modelslim import make_modelslim_qwen3
+from tests.support.runners import all_logits, make_runner
 
 
 def dequantised_twin(path):

@@ -15,8 +15,8 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import ConfigError, InvalidRequestError, UnsupportedBatchSizeError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
-from qwen3_a8w8.runner.device_clock import DeviceClock
-from tests.runners import GREEDY, Sequences, make_runner
+from qwen3_a8w8.runner.device_model import DeviceClock
+from tests.support.runners import GREEDY, Sequences, make_runner
 
 SAMPLED = SamplingParams(temperature=1.0, top_k=50, top_p=0.9, seed=7, logprobs=3, max_tokens=None)
 
@@ -122,7 +122,7 @@ def begin(seq_id=0, ids=(1, 2, 3)):
         ({"start": (begin(),), "prefill": (chunk(blocks=(0,)),)}, "scratch block"),
         ({"start": (begin(),), "prefill": (chunk(blocks=(128,)),)}, "expected 1 to 127"),
         ({"start": (begin(),), "prefill": (chunk(blocks=()),)}, "has 0 blocks"),
-        ({"start": (begin(),), "prefill": (chunk(blocks=(4, 4)),)}, "names a block twice"),
+        ({"start": (begin(),), "prefill": (chunk(blocks=(4, 4)),)}, "has a block twice"),
         (
             {"start": (begin(0), begin(1)), "prefill": (chunk(0), chunk(1))},
             "block 1 would be written by the sequences 0 and 1",
@@ -135,7 +135,7 @@ def begin(seq_id=0, ids=(1, 2, 3)):
         ({"decode": DecodeBatch(16, ())}, "0 live rows"),
     ],
 )
-def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields, message):
+def test_invalid_plan_is_refused_and_the_runner_continues(runner, fields, message):
     sequences = Sequences(runner)
     with pytest.raises(InvalidRequestError, match=message):
         sequences.execute(**fields)
@@ -146,7 +146,7 @@ def test_plan_that_does_not_fit_is_refused_and_the_runner_goes_on(runner, fields
     ("tables", "message"),
     [
         (((1,), (0,)), "the blocks of sequence 1 are 0 to 0, expected 1 to 127"),
-        (((1,), (2, 2)), "the block table of sequence 1 names a block twice"),
+        (((1,), (2, 2)), "the block table of sequence 1 has a block twice"),
         (((1,), (1,)), "block 1 would be written by the sequences 0 and 1"),
     ],
 )
@@ -168,9 +168,9 @@ def test_table_that_was_right_once_does_not_hide_a_wrong_one(runner, tables, mes
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_model_len": 4096}, "max_model_len is 4096, but the checkpoint was made for 2048"),
+        ({"max_model_len": 4096}, "max_model_len is 4096, but the checkpoint supports 2048"),
         ({"num_kv_blocks": None, "kv_cache_bytes": 10}, "kv_cache_bytes leaves room for 0"),
-        ({"num_kv_blocks": 10**9}, "num_kv_blocks asks for 1000000000 KV blocks"),
+        ({"num_kv_blocks": 10**9}, "num_kv_blocks requires 1000000000 KV blocks"),
         (
             {"max_model_len": 2048},
             "max_model_len is 2048, but the KV cache has 127 blocks .* holds 2032 tokens",
@@ -191,7 +191,7 @@ def test_checkpoints_own_length_above_the_cache_is_logged_and_kept(random_model,
 
 @pytest.fixture(scope="module")
 def drafting_runner(random_model):
-    """Takes drafts, and prefills one layer per dispatch."""
+    """Accepts draft tokens, and prefills one layer per dispatch."""
     runner = make_runner(
         random_model, CpuBackend(), prefill_layers_per_dispatch=1, enable=("prompt_lookup",)
     )
@@ -200,7 +200,7 @@ def drafting_runner(random_model):
 
 
 @pytest.mark.parametrize("num_right", range(8))
-def test_drafts_are_kept_up_to_the_first_wrong_one(drafting_runner, num_right):
+def test_draft_tokens_are_accepted_up_to_the_first_wrong_one(drafting_runner, num_right):
     runner, blocks = drafting_runner, tuple(range(1, 9))
     prompt = tuple(prompts(1, seed=2)[0])
     sampling = SamplingParams(temperature=1.0, seed=3, repetition_penalty=1.2, logprobs=2)
@@ -237,9 +237,12 @@ def decode_one(drafts=(), blocks=(1,), size=1):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (decode_one((1,) * 8), "decode: sequence 0 has 8 drafts, a row of a batch of 1 may have 7"),
-        (decode_one((1,), size=16), "has 1 drafts, a row of a batch of 16 may have 0"),
-        (decode_one((512,)), "the draft 512, the vocabulary has ids 0 to 511"),
+        (
+            decode_one((1,) * 8),
+            "decode: sequence 0 has 8 draft tokens, a row of a batch of 1 may have 7",
+        ),
+        (decode_one((1,), size=16), "has 1 draft tokens, a row of a batch of 16 may have 0"),
+        (decode_one((512,)), "the draft token 512, the vocabulary has ids 0 to 511"),
         (
             {
                 "start": (begin(0, tuple(range(12))),),
@@ -250,15 +253,15 @@ def decode_one(drafts=(), blocks=(1,), size=1):
         ),
         (
             {"start": (begin(),), "prefill": (chunk(),), "prefill_layers": (0, 2)},
-            r"prefill_layers: \(0, 2\) is no group .* it has \[\(0, 1\), \(1, 2\)\]",
+            r"prefill_layers: \(0, 2\) isn't a group .* it has \[\(0, 1\), \(1, 2\)\]",
         ),
         (
             {"start": (begin(),), "prefill": (chunk(),), "prefill_layers": (1, 2)},
-            r"\(1, 2\) doesn't go on with a prefill that has reached layer none",
+            r"\(1, 2\) doesn't continue a prefill that has reached layer none",
         ),
     ],
 )
-def test_plan_with_drafts_or_layers_that_do_not_fit_is_refused(drafting_runner, fields, message):
+def test_plan_with_invalid_draft_tokens_or_layers_is_refused(drafting_runner, fields, message):
     sequences = Sequences(drafting_runner)
     with pytest.raises(InvalidRequestError, match=message):
         sequences.execute(**fields)
@@ -270,7 +273,9 @@ def test_chunk_that_skipped_the_first_layers_is_refused(drafting_runner):
     sequences = Sequences(drafting_runner)
     sequences.execute(start=(begin(0), begin(1)), prefill=(chunk(0),), prefill_layers=(0, 1))
     stranger = chunk(1, blocks=(2,))
-    with pytest.raises(InvalidRequestError, match="chunk of sequence 1 hasn't gone through"):
+    with pytest.raises(
+        InvalidRequestError, match="chunk of sequence 1 hasn't been computed through"
+    ):
         sequences.execute(prefill=(chunk(0), stranger), prefill_layers=(1, 2))
     result = sequences.execute(prefill=(chunk(0),), prefill_layers=(1, 2))
     assert [token.seq_id for token in result.sampled] == [0]
@@ -279,7 +284,7 @@ def test_chunk_that_skipped_the_first_layers_is_refused(drafting_runner):
 
 def test_layers_without_groups_are_refused(runner):
     sequences = Sequences(runner)
-    with pytest.raises(InvalidRequestError, match=r"no group of layers .* it has \[\]"):
+    with pytest.raises(InvalidRequestError, match=r"isn't a group of layers .* it has \[\]"):
         sequences.execute(start=(begin(),), prefill=(chunk(),), prefill_layers=(0, 1))
 
 

@@ -18,8 +18,8 @@ from qwen3_a8w8.runner import model_runner, packed_cache
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.runner.packed_cache import AUTO, CACHE_VARIABLE, PackedCache
 from qwen3_a8w8.runner.warm_up import MAX_PREFILL_TOKENS
-from tests.checkpoints import make_random_qwen3
-from tests.runners import all_logits, load_through_cache
+from tests.support.checkpoints import make_random_qwen3
+from tests.support.runners import all_logits, load_through_cache
 
 IDS = [5, 77, 300, 12, 9]
 CONFIG = EngineConfig(block_size=16, num_kv_blocks=17, max_model_len=256)
@@ -172,7 +172,7 @@ def test_changed_checkpoint_replaces_its_file(plain_logits, tmp_path, caplog):
     make_random_qwen3(model, seed=4)
     with caplog.at_level(logging.WARNING):
         changed = logits_with(model, cache_at(directory))
-    assert "made for another checkpoint" in caplog.text
+    assert "written for another checkpoint" in caplog.text
     assert torch.equal(changed, logits_with(model, None))
     assert not torch.equal(changed, plain_logits[True])
     assert len(packed_files(directory)) == 1
@@ -191,7 +191,7 @@ def test_file_of_another_layout_or_version_is_not_used(
         logits = logits_with(models[True], cache_at(tmp_path), backend)
     assert torch.equal(logits, plain_logits[True])
     if attribute == "version":
-        assert "made for another version" in caplog.text
+        assert "written for another version" in caplog.text
     else:
         assert len(packed_files(tmp_path)) == 2
 
@@ -199,7 +199,7 @@ def test_file_of_another_layout_or_version_is_not_used(
 def test_two_processes_at_once_make_one_good_file(models, plain_logits, tmp_path):
     # Children of a process that has imported what they need, and has no threads.
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.runners"])
+    context.set_forkserver_preload(["tests.support.runners"])
     barrier, results = context.Barrier(2), context.Queue()
     children = [
         context.Process(
@@ -233,7 +233,7 @@ def test_file_left_by_a_killed_process_is_removed(models, tmp_path):
 def test_chosen_directory_that_cannot_be_used_is_an_error(models, tmp_path):
     (tmp_path / "file").write_text("")
     cache = cache_at(tmp_path / "file" / "cache", is_required=True)
-    with pytest.raises(ConfigError, match=r"packed weights can't be kept in .*file/cache"):
+    with pytest.raises(ConfigError, match=r"packed weights can't be stored in .*file/cache"):
         logits_with(models[True], cache)
 
 
@@ -296,7 +296,7 @@ def test_setting_names_the_directory(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("share", "warns"), [(0.0, False), (0.5, True), (0.96, False)])
-def test_file_partly_in_huge_pages_is_told_with_the_remedy(
+def test_file_partly_in_huge_pages_is_logged_with_the_remedy(
     share, warns, models, packed, monkeypatch, caplog
 ):
     monkeypatch.setattr(

@@ -7,7 +7,7 @@ from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.runners import all_logits
+from tests.support.runners import all_logits
 
 PROMPT = [(37 * i + 5) % 500 for i in range(45)]
 

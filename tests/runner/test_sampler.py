@@ -4,7 +4,7 @@ import numpy as np
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.runner.sequences import SamplingRow
-from tests.runners import make_sampler
+from tests.support.runners import make_sampler
 
 HOT = SamplingParams(temperature=0.5, top_k=7, top_p=0.75, min_p=0.25, seed=2**40, logprobs=3)
 COLD = SamplingParams(temperature=0)
@@ -29,7 +29,7 @@ STEPS = [
 ]
 
 
-def told(sampler):
+def inputs_of(sampler):
     """What the kernel can read: fixed arrays, and lists as far as a range or mask reaches."""
     arrays = {name: array.tolist() for name, array in sampler.arrays.items()}
     lists = {
@@ -52,13 +52,13 @@ def test_every_step_is_packed_as_if_it_were_the_first():
         fresh = make_sampler(16)
         sampler.pack(rows)
         fresh.pack(rows)
-        assert told(sampler) == told(fresh)
+        assert inputs_of(sampler) == inputs_of(fresh)
 
 
 def test_columns_hold_each_rows_own_settings():
     sampler = make_sampler(16)
     sampler.pack(STEPS[4])
-    columns = {name: column[:2] for name, column in told(sampler).items()}
+    columns = {name: column[:2] for name, column in inputs_of(sampler).items()}
     assert columns == {
         "num_active": [2],
         "seeds": [5, 2**40],

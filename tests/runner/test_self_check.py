@@ -115,7 +115,7 @@ def test_self_check_refuses_a_broken_flag_and_no_other(flag):
 
 def test_start_with_a_broken_flag_is_refused_unless_forced(random_model, monkeypatch):
     backend = BROKEN["bf16_kv_cache"]()
-    monkeypatch.setattr(model_runner, "select_backend", lambda device, num_threads: backend)
+    monkeypatch.setattr(model_runner, "select_backend", lambda device, num_threads, isa: backend)
     settings = {"num_kv_blocks": 8, "max_model_len": 64, "prefill_chunk_tokens": 32}
     LLM(str(random_model), **settings).close()
     for choice in ({"enable": ["bf16_kv_cache"]}, {"kv_cache_dtype": "bf16"}):
@@ -126,7 +126,7 @@ def test_start_with_a_broken_flag_is_refused_unless_forced(random_model, monkeyp
         assert llm.capabilities.description["flags"] == "bf16_kv_cache, skip_self_check"
 
 
-def test_flags_are_described_with_state_and_what_vouches_for_them():
+def test_flags_are_described_with_state_and_how_they_are_validated():
     config = EngineConfig(kv_cache_dtype="bf16", enable=("skip_self_check",))
     found = {entry["name"]: entry for entry in describe_flags(config.active_flags)}
     assert found.keys() == FLAGS.keys()
@@ -135,8 +135,8 @@ def test_flags_are_described_with_state_and_what_vouches_for_them():
         "skip_self_check",
     ]
     assert found["skip_self_check"]["changes"] == "safeguards"
-    assert "nothing vouches" in found["skip_self_check"]["status"]
-    assert found["int8_lm_head"]["status"] == "held against the default by tests"
+    assert "isn't validated" in found["skip_self_check"]["status"]
+    assert found["int8_lm_head"]["status"] == "compared with the default by tests"
     assert ("skip_self_check",) not in variants()
 
 

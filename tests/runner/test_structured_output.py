@@ -1,4 +1,4 @@
-"""Answers in the form that was asked for, by the demo model: valid, and the same everywhere."""
+"""Structured output of the demo model: valid, and the same in every schedule."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from qwen3_a8w8 import LLM, SamplingParams
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.errors import InvalidRequestError
-from tests.step_driver import StepDriver
+from tests.support.step_driver import StepDriver
 
 PERSON = {
     "type": "object",
@@ -34,7 +34,7 @@ PERSON = {
     "required": ["name", "age", "tags", "home"],
     "additionalProperties": False,
 }
-FORMS = {
+GRAMMARS = {
     "json": {"json": PERSON},
     "regex": {"regex": "([A-F][0-9]{2}-){2,5}end"},
     "choice": {"choice": ["red", "green", "green and blue"]},
@@ -44,13 +44,13 @@ TOO_COMPLEX = {"regex": "[ab]{200}(a?){400}a{400}"}
 """Compiles, and breaks a limit once 200 characters are written."""
 
 
-def is_valid(form, text):
-    if form == "json":
+def is_valid(kind, text):
+    if kind == "json":
         jsonschema.validate(json.loads(text), PERSON)
         return True
-    if form == "choice":
-        return text in FORMS["choice"]["choice"]
-    pattern = FORMS["regex"]["regex"] if form == "regex" else r"[0-9]{1,3}(\+[0-9]{1,3})*"
+    if kind == "choice":
+        return text in GRAMMARS["choice"]["choice"]
+    pattern = GRAMMARS["regex"]["regex"] if kind == "regex" else r"[0-9]{1,3}(\+[0-9]{1,3})*"
     return re.fullmatch(pattern, text) is not None
 
 
@@ -73,9 +73,9 @@ def prompts(llm):
     ]
 
 
-def params(form, seed, **settings):
+def params(kind, seed, **settings):
     return SamplingParams(
-        **{"structured": FORMS[form], "seed": seed, "max_tokens": 400, **settings}
+        **{"structured": GRAMMARS[kind], "seed": seed, "max_tokens": 400, **settings}
     )
 
 
@@ -88,21 +88,21 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_sixteen_answers_at_once_are_valid_and_equal_to_those_alone(llm, prompts, form):
-    sampling = [params(form, seed, max_tokens=250, **SETTINGS[seed % 5]) for seed in range(16)]
+@pytest.mark.parametrize("kind", GRAMMARS)
+def test_sixteen_answers_at_once_are_valid_and_equal_to_those_alone(llm, prompts, kind):
+    sampling = [params(kind, seed, max_tokens=250, **SETTINGS[seed % 5]) for seed in range(16)]
     together = llm.generate(prompts, sampling)
-    # A sum may go on to the limit of tokens, and so may white space between tokens of JSON.
+    # A sum may continue to the limit of tokens, and so may white space between tokens of JSON.
     ended = [output for output in together if output.finish_reason == "stop"]
     assert len(ended) >= 6
-    assert all(is_valid(form, output.text) for output in ended)
+    assert all(is_valid(kind, output.text) for output in ended)
     batch = llm.generate_batch(prompts, sampling)
     alone = [llm.generate(p, s)[0] for p, s in zip(prompts, sampling, strict=True)]
     assert [o.token_ids for o in batch] == [o.token_ids for o in together]
     assert [o.token_ids for o in alone] == [o.token_ids for o in together]
 
 
-def test_answer_cut_by_its_length_is_the_begin_of_a_valid_one(llm, prompts):
+def test_output_truncated_by_its_length_is_the_start_of_a_valid_one(llm, prompts):
     whole = llm.generate(prompts[3], params("json", 3, temperature=1.0))[0]
     assert whole.finish_reason == "stop"
     num_tokens = len(whole.token_ids) - 4
@@ -121,37 +121,37 @@ def test_form_ends_the_answer_before_min_tokens(llm, prompts):
     assert len(output.token_ids) > 30, "the end is barred as long as more can come"
 
 
-def test_several_answers_to_one_prompt_each_have_the_form(llm, prompts):
+def test_several_choices_of_one_prompt_each_match_the_grammar(llm, prompts):
     (output,) = llm.generate(prompts[1], params("json", 5, temperature=1.2, n=4))
     assert len({c.text for c in output.completions}) > 1
     assert all(is_valid("json", c.text) for c in output.completions)
 
 
-def test_rows_without_a_form_are_left_alone(llm, prompts):
+def test_rows_without_a_grammar_are_not_changed(llm, prompts):
     free = SamplingParams(temperature=1.0, seed=9, max_tokens=40, logprobs=2)
     expected = llm.generate(prompts[:8], free)
     mixed = llm.generate(prompts, [free] * 8 + [params("json", 2)] * 8)
     assert [o.completions for o in mixed[:8]] == [o.completions for o in expected]
 
 
-def test_form_holds_behind_the_think_block(llm):
+def test_grammar_applies_after_the_think_block(llm):
     prompt = llm.chat_prompt([{"role": "user", "content": "What is 3 + 4?"}])
     for seed in range(6):
-        form = {"regex": "[0-9]{1,4}!", "thinking": "optional"}
-        sampling = SamplingParams(structured=form, seed=seed, max_tokens=400, temperature=0.6)
+        structured = {"regex": "[0-9]{1,4}!", "thinking": "optional"}
+        sampling = SamplingParams(structured=structured, seed=seed, max_tokens=400, temperature=0.6)
         (output,) = llm.generate(prompt, sampling)
         assert output.finish_reason == "stop"
         assert re.fullmatch(
             r"(<think>((?!</think>)(.|\n))*</think>\n{0,2})?[0-9]{1,4}!", output.text
         )
-    forced = replace(sampling, structured={**form, "thinking": "open"})
+    forced = replace(sampling, structured={**structured, "thinking": "open"})
     (output,) = llm.generate(prompt + llm.tokenizer.encode("<think>\n"), forced)
     if output.finish_reason == "stop":
         assert re.search(r"</think>\n{0,2}[0-9]{1,4}!$", output.text)
 
 
 @pytest.mark.parametrize("num_known", [1, 7, 20])
-def test_resumed_answer_goes_on_as_it_would_have(llm, prompts, num_known):
+def test_resumed_output_continues_as_it_would_have(llm, prompts, num_known):
     sampling = replace(params("json", 4, temperature=1.0), seed=4)
     (whole,) = llm.generate(prompts[2], sampling)
     request = EngineRequest(
@@ -172,9 +172,9 @@ def test_stream_that_is_left_frees_its_grammar(llm, prompts):
 
 def test_form_that_can_not_be_used_is_refused_before_anything_runs(llm, prompts):
     num_steps = llm.stats().device_time_s
-    for form in ({"json": {"type": "strin"}}, {"regex": "("}, {"grammar": "start: x"}):
+    for structured in ({"json": {"type": "strin"}}, {"regex": "("}, {"grammar": "start: x"}):
         with pytest.raises(InvalidRequestError) as caught:
-            llm.generate(prompts[0], SamplingParams(structured=form))
+            llm.generate(prompts[0], SamplingParams(structured=structured))
         assert caught.value.param == "structured"
     assert llm.stats().device_time_s == num_steps
 
@@ -203,10 +203,10 @@ class FlakyRunner:
 
 @pytest.mark.parametrize("lookahead", [0, 1])
 def test_failed_steps_change_no_answer(llm, prompts, lookahead):
-    sampling = [params(form, seed, temperature=1.0) for seed, form in enumerate(FORMS)]
+    sampling = [params(kind, seed, temperature=1.0) for seed, kind in enumerate(GRAMMARS)]
     expected = llm.generate(prompts[:4], sampling)
     driver = StepDriver(llm.capabilities, EngineConfig(lookahead=lookahead))
-    driver.runner = FlakyRunner(llm._runner, {3, 45})  # between them the trials end
+    driver.runner = FlakyRunner(llm._runner, {3, 45})  # between them the isolated retries end
     ids = [
         driver.add(EngineRequest(output.prompt_token_ids, settings))
         for output, settings in zip(expected, sampling, strict=True)

@@ -10,7 +10,7 @@ from qwen3_a8w8.runner import model_runner
 from qwen3_a8w8.runner import warm_up as module
 from qwen3_a8w8.runner.sizing import kv_block_bytes
 from qwen3_a8w8.runner.warm_up import MAX_PREFILL_TOKENS, MAX_STEPS, warm_up
-from tests.runners import GREEDY, Sequences, make_runner
+from tests.support.runners import GREEDY, Sequences, make_runner
 
 PAGE_BYTES = 4096
 

@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, UnsupportedBatchSizeError
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
+from tests.support.cluster import wait_until
+from tests.support.fake_deployment import expected_tokens
 
 pytestmark = pytest.mark.serve
 
@@ -141,7 +141,7 @@ def test_disconnect_while_waiting_for_the_whole_answer_frees_every_block(applica
         ('{"prompt": "x", "model": "other"}', 404, "other"),
     ],
 )
-def test_bad_request_gets_an_openai_error_and_the_server_goes_on(
+def test_bad_request_gets_an_openai_error_and_the_server_continues(
     http, application, body, status, named
 ):
     answer = http.post("/v1/completions", content=body)

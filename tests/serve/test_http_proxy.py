@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.cluster import wait_until
-from tests.fake_deployment import expected_tokens
+from tests.support.cluster import wait_until
+from tests.support.fake_deployment import expected_tokens
 
 pytestmark = pytest.mark.serve
 
@@ -102,7 +102,7 @@ def test_long_and_many_headers_and_long_bodies_get_the_applications_answers(appl
         assert long_body.json()["error"]["code"] == "request_too_large"
 
 
-def test_what_is_not_http_gets_a_400_and_the_server_goes_on(application):
+def test_what_is_not_http_gets_a_400_and_the_server_continues(application):
     parts = urlsplit(application.url)
     with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
         connection.sendall(b"GARBAGE\r\n\r\n")

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 import pytest
 from ray.exceptions import ActorDiedError
 
-from deployments.errors import EngineNotReadyError
-from deployments.replica_client import ReplicaClient
+from deployments.replicas.client import ReplicaClient
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.errors import EngineDeadError, RequestFailedError
+from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError, RequestFailedError
 
 pytestmark = pytest.mark.serve
 
@@ -53,27 +52,27 @@ def client_of(events, **settings):
 
 
 async def test_replicas_lost_before_they_accept_a_request_are_not_held_against_it():
-    client = client_of([], max_deaths=0, max_resumes=1)
+    client = client_of([], max_engine_crashes=0, max_resumes=1)
     with pytest.raises(EngineDeadError, match="lost its replica 2 times"):
         await anext(client.stream(REQUEST))
 
 
-async def test_replica_lost_with_a_request_it_has_accepted_counts_as_its_death():
-    client = client_of([TokenEvent(0)], max_deaths=0, max_resumes=1)
-    with pytest.raises(RequestFailedError, match="died 1 times in a row"):
+async def test_replica_lost_with_a_request_it_has_accepted_counts_as_a_crash():
+    client = client_of([TokenEvent(0)], max_engine_crashes=0, max_resumes=1)
+    with pytest.raises(RequestFailedError, match="crashed 1 times in a row"):
         async for _ in client.stream(REQUEST):
             pass
 
 
 async def test_replicas_lost_before_they_accept_a_batch_are_not_held_against_it():
-    client = client_of([], max_deaths=0, max_resumes=1)
+    client = client_of([], max_engine_crashes=0, max_resumes=1)
     with pytest.raises(EngineDeadError, match="lost its replica 2 times"):
         await client.generate_batch([REQUEST])
 
 
-async def test_replica_lost_with_a_batch_it_has_accepted_counts_as_its_death():
-    client = client_of([[]], max_deaths=0, max_resumes=1)
-    with pytest.raises(RequestFailedError, match="died 1 times in a row"):
+async def test_replica_lost_with_a_batch_it_has_accepted_counts_as_a_crash():
+    client = client_of([[]], max_engine_crashes=0, max_resumes=1)
+    with pytest.raises(RequestFailedError, match="crashed 1 times in a row"):
         await client.generate_batch([REQUEST])
 
 

@@ -21,7 +21,7 @@ from .lexicon import (
     any_name,
 )  # fmt: skip
 
-# What can be told: topic -> (values, ways to tell it, reply, ways to ask, answer, short thing).
+# Facts of a user: topic -> (values, ways to state it, reply, ways to ask, answer, short name).
 _TOPICS: dict[
     str, tuple[Callable[[random.Random], str], tuple[str, ...], str, tuple[str, ...], str]
 ] = {
@@ -81,7 +81,7 @@ def _reply(topic: str, value: str) -> str:
 
 
 def memory(rng: random.Random, filler: Callable[[random.Random], tuple[Message, ...]]) -> Dialogue:
-    """Reply to what is told, and answer it when asked some turns later."""
+    """Reply to a stated fact, and answer a question about it some turns later."""
     topics = rng.sample(list(_TOPICS), rng.choices((1, 2, 3), weights=(5, 4, 3))[0])
     if "name" not in topics and rng.random() < 0.4:
         topics[0] = "name"
@@ -175,7 +175,7 @@ _SCHEMAS: tuple[tuple[dict[str, Callable[[random.Random], object]], tuple[str, .
 
 
 def extraction(rng: random.Random) -> Dialogue:
-    """A sentence to a JSON object with the fields asked for, in their order."""
+    """A sentence to a JSON object with the requested fields, in their order."""
     makers, sentences = rng.choice(_SCHEMAS)
     values = {name: make(rng) for name, make in makers.items()}
     sentence = rng.choice(sentences).format(**values)

@@ -1,0 +1,1 @@
+"""Routes, middleware and error responses; doesn't know about Ray. Start at `api.py`."""

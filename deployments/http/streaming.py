@@ -1,0 +1,143 @@
+"""Generations as HTTP responses: whole, or as server-sent events.
+
+Errors are reported by status as long as nothing has been sent, and by an error frame
+afterwards; either way in OpenAI's shape. A generation ends with its response, however
+that ends.
+
+Source of the framing: WHATWG HTML, section 9.2, "Server-sent events".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping
+
+from fastapi.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from deployments.http.errors import status_and_code
+from deployments.ingress.generation import Generation
+from deployments.ingress.service import AnyWriter, Started
+from qwen3_a8w8.openai.errors import error_body
+from qwen3_a8w8.openai.request import RequestModel
+from qwen3_a8w8.openai.response import ResponseModel
+from qwen3_a8w8.openai.responses.request import ResponsesRequest
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
+
+MEDIA_TYPE = "text/event-stream"
+DONE_FRAME = "data: [DONE]\n\n"
+KEEP_ALIVE_FRAME = ": keep-alive\n\n"
+"""A comment; clients skip it, proxies see that the connection lives."""
+
+
+def data_frame(event: ResponseModel) -> str:
+    """Frame of one chunk."""
+    # The JSON is on one line: every line break inside a string is escaped.
+    name = event.event_name
+    data = f"data: {event.to_json()}\n\n"
+    return data if name is None else f"event: {name}\n{data}"
+
+
+def error_frame(error: BaseException, *, code: str | None = None) -> str:
+    """Frame that reports a broken stream; `DONE_FRAME` may follow."""
+    return f"data: {json.dumps(error_body(error, code=code), ensure_ascii=False)}\n\n"
+
+
+MAX_UNKNOWN_FIELDS = 32
+_is_header_safe = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
+
+logger = logging.getLogger("ray.serve")
+
+
+async def generation_response(
+    started: Started, request: SamplingFields | ResponsesRequest, keep_alive_s: float | None
+) -> Response:
+    """The response to a started request.
+
+    Args:
+        started: its generation and writer.
+        request: its body.
+        keep_alive_s: a stream that is silent for so long gets a comment; None: never.
+    """
+    headers = unknown_fields_header(request)
+    if request.is_stream:
+        return EventStreamResponse(started, headers, keep_alive_s)
+    return json_response(await _whole(*started), headers)
+
+
+def json_response(body: ResponseModel, headers: Mapping[str, str] | None = None) -> Response:
+    """A response that isn't streamed."""
+    return Response(
+        body.to_json(), media_type="application/json", headers=dict(headers) if headers else None
+    )
+
+
+class EventStreamResponse(StreamingResponse):
+    """Server-sent events of a generation."""
+
+    def __init__(
+        self, started: Started, headers: Mapping[str, str], keep_alive_s: float | None
+    ) -> None:
+        self._generation, writer = started
+        super().__init__(
+            _frames(self._generation, writer, keep_alive_s),
+            media_type=MEDIA_TYPE,
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the stream; a client that leaves cancels this, and with it the generation."""
+        with contextlib.closing(self._generation):
+            await super().__call__(scope, receive, send)
+
+
+async def _frames(
+    generation: Generation, writer: AnyWriter, keep_alive_s: float | None
+) -> AsyncIterator[str]:
+    try:
+        if first := [data_frame(event) for event in writer.begin()]:
+            yield "".join(first)
+        async for updates in generation.every(keep_alive_s):
+            if not updates:
+                yield KEEP_ALIVE_FRAME
+            frames = [
+                data_frame(event) for index, delta in updates for event in writer.feed(index, delta)
+            ]
+            if frames:
+                yield "".join(frames)
+        for event in writer.finish(generation.num_cached_tokens):
+            yield data_frame(event)
+    except Exception as error:
+        log_failure(error)
+        code = status_and_code(error)[1]
+        events = [data_frame(event) for event in writer.fail(error, code)]
+        yield "".join(events) or error_frame(error, code=code)
+    yield DONE_FRAME
+
+
+async def _whole(generation: Generation, writer: AnyWriter) -> ResponseModel:
+    events = [*writer.begin()]
+    with contextlib.closing(generation):
+        async for updates in generation:
+            for index, delta in updates:
+                events += writer.feed(index, delta)
+    events += writer.finish(generation.num_cached_tokens)
+    whole: ResponseModel = writer.whole(events)
+    return whole
+
+
+def log_failure(error: Exception) -> None:
+    """Logs why a request wasn't answered; a defect with all that is known of it."""
+    if status_and_code(error)[0] == 500:
+        logger.error("a request failed", exc_info=error)
+    else:
+        logger.info("a request was refused or lost: %s", error)
+
+
+def unknown_fields_header(request: RequestModel) -> dict[str, str]:
+    """Header that names fields without effect, as far as a header can carry them."""
+    names = [name for name in request.unknown_fields() if _is_header_safe(name)]
+    return {"X-Unknown-Fields": ", ".join(names[:MAX_UNKNOWN_FIELDS])} if names else {}

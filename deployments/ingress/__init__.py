@@ -1,0 +1,1 @@
+"""The ingress deployment: from request text to generations. Start at `service.py`."""

@@ -1,0 +1,206 @@
+"""The service of one model: OpenAI requests in, started generations and their writers out.
+
+Turns requests into token requests, with the checkpoint's sampling defaults, and passes them to
+`generation.py`. Knows neither FastAPI nor Ray.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
+from deployments.ingress.prompts import ChatPrompt, PromptReader
+from deployments.replicas.engine_client import EngineClient
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
+from qwen3_a8w8.openai.chat.choice import ChatParsing, think_ids, thinking_limit
+from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.completions.request import CompletionRequest
+from qwen3_a8w8.openai.completions.shapes import CompletionResponse
+from qwen3_a8w8.openai.completions.writer import CompletionWriter
+from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
+from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+
+AnyWriter = ResponseWriter[Any, Any]
+
+Started = tuple[Generation, AnyWriter]
+"""A generation that the engines have accepted, and its writer; the reader closes it."""
+
+
+class ModelService:
+    """Everything between a request in text and the engines.
+
+    Attributes:
+        name: what clients call the model.
+        engine: the engines.
+        generator: text generation over them, with the checkpoint's tokenizer.
+        prompts: tokenizer and chat template.
+        defaults: the checkpoint's sampling settings.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        engine: EngineClient,
+        *,
+        decode_batch_sizes: Sequence[int],
+    ) -> None:
+        """Reads the text files of a checkpoint.
+
+        Args:
+            name: what clients call the model.
+            directory: of the checkpoint.
+            engine: the engines that run it.
+            decode_batch_sizes: sizes that an explicit batch may have.
+
+        Raises:
+            CheckpointError: a file is missing or damaged.
+        """
+        self.name = name
+        self.engine = engine
+        self.prompts = PromptReader(name, directory)
+        self.defaults = GenerationDefaults.from_directory(directory)
+        self.generator = TextGenerator(engine, self.prompts.tokenizer, decode_batch_sizes)
+
+    def check_model(self, name: str | None) -> None:
+        """Checks the model that a request names, if it names one.
+
+        Raises:
+            ModelNotFoundError: it isn't served here.
+        """
+        if name is not None and name != self.name:
+            raise ModelNotFoundError(
+                f"the model {name!r} doesn't exist; served is {self.name!r}",
+                param="model",
+                code="model_not_found",
+            )
+
+    async def start_chat(
+        self,
+        request: ChatRequest,
+        identity: ResponseIdentity,
+        make_writer: Callable[[ResponseContext, ChatParsing], AnyWriter],
+    ) -> Started:
+        """Sends a chat request to the engines and waits until they have accepted it.
+
+        Args:
+            request: the request.
+            identity: of its response.
+            make_writer: makes the writer of its response.
+
+        Raises:
+            InvalidRequestError: it can't be served.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine takes it.
+        """
+        self.check_model(request.model)
+        sampling = request.sampling_params(self.defaults)
+        prompt = await self.chat_prompt(request)
+        if request.strict_max_tokens:
+            await self.generator.check_room((prompt.token_ids,), sampling.max_tokens)
+        state = initial_state(prompt.text)
+        sampling = sampling.with_thinking(thinking_after(state))
+        if request.thinking_budget is not None:
+            limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
+            sampling = replace(sampling, thinking_limit=limit)
+        context = ResponseContext(
+            identity, (prompt.token_ids,), sampling.n, **request.context_options()
+        )
+        parsing = ChatParsing(
+            reasoning=state,
+            has_reasoning=request.has_reasoning,
+            has_tools=request.has_tools,
+            is_call_named=request.is_call_named,
+            think_ids=think_ids(self.prompts.tokenizer),
+        )
+        generation = await self.generator.start(
+            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
+        )
+        return generation, make_writer(context, parsing)
+
+    async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
+        """The prompt that a chat request gives.
+
+        Raises:
+            InvalidRequestError: the template refuses the messages.
+            ContextLengthError: it is far too long.
+        """
+        return await self.prompts.chat(
+            request.template_messages(),
+            await self.generator.max_prompt_tokens(),
+            tools=request.template_tools(),
+            template_kwargs=request.template_kwargs(),
+        )
+
+    async def start_completion(self, request: CompletionRequest) -> Started:
+        """Sends a text completion request, with one or several independent prompts.
+
+        Raises:
+            InvalidRequestError: it can't be served.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine takes it.
+        """
+        sampling = request.sampling_params(self.defaults)
+        prompts, writer = await self._completion(request, sampling)
+        seed, options = seed_of(sampling), request.engine_options()
+        generation = await self.generator.start(
+            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
+        )
+        return generation, writer
+
+    async def complete_batch(self, request: CompletionRequest) -> CompletionResponse:
+        """Runs the prompts of a text completion request as one true batch.
+
+        Raises:
+            UnsupportedBatchSizeError: another number of prompts than 1 or 16.
+            InvalidRequestError: a prompt can't be served; none was begun.
+            CapacityError: the engines are full.
+            EngineDeadError: no engine takes it.
+        """
+        self.generator.check_batch_size(len(request.prompt))
+        if request.is_stream or request.num_choices != 1:
+            raise InvalidRequestError(
+                "a batch is answered whole, with one choice per prompt; leave out stream and n",
+                param="stream" if request.is_stream else "n",
+            )
+        sampling = request.sampling_params(self.defaults)
+        prompts, writer = await self._completion(request, sampling)
+        seed, options = seed_of(sampling), request.engine_options()
+        deltas = await self.generator.run_batch(
+            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
+        )
+        events = [event for i, delta in enumerate(deltas) for event in writer.feed(i, delta)]
+        return writer.whole([*events, *writer.finish()])
+
+    async def _completion(
+        self, request: CompletionRequest, sampling: SamplingParams
+    ) -> tuple[tuple[tuple[int, ...], ...], CompletionWriter]:
+        """Token ids of the prompts, and the writer of the response."""
+        self.check_model(request.model)
+        limit = await self.generator.max_prompt_tokens()
+        prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
+        if request.strict_max_tokens:
+            await self.generator.check_room(prompts, sampling.max_tokens)
+        echo: tuple[str, ...] = ()
+        if request.echo:
+            texts = [
+                prompt if isinstance(prompt, str) else self.prompts.tokenizer.decode(prompt)
+                for prompt in request.prompt
+            ]
+            echo = tuple(text for text in texts for _ in range(sampling.n))
+        echo_tokens: tuple[str, ...] = ()
+        if request.echoes_logprobs:
+            first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
+            echo_tokens = tuple(text for text in first for _ in range(sampling.n))
+        context = ResponseContext(
+            ResponseIdentity.for_completion(self.name),
+            prompts,
+            sampling.n,
+            **request.context_options(),
+        )
+        return prompts, CompletionWriter(context, echo, echo_tokens)

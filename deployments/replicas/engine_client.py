@@ -1,0 +1,38 @@
+"""What text generation needs of the engines: `ReplicaClient` over Serve, a fake in tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Protocol
+
+from deployments.replicas.report import ReplicaReport
+from qwen3_a8w8.engine.plan import RunnerCapabilities
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
+
+
+class EngineClient(Protocol):
+    """The engines behind one service."""
+
+    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`."""
+        ...
+
+    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
+        """Runs 1 or 16 requests as one batch; one event with the whole output for each."""
+        ...
+
+    async def capabilities(self) -> RunnerCapabilities:
+        """What the runners can do; all replicas are alike."""
+        ...
+
+    async def reports(self, timeout_s: float) -> list[ReplicaReport]:
+        """The state and counters of all running replicas.
+
+        Raises:
+            EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+        """
+        ...
+
+    async def check_ready(self, timeout_s: float) -> None:
+        """Raises EngineDeadError unless a healthy replica answers within `timeout_s`."""
+        ...

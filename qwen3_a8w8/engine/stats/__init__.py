@@ -1,0 +1,1 @@
+"""What the engine has done: `engine_stats.py` of steps, `request_stats.py` of requests."""

@@ -1,0 +1,1 @@
+"""Chat completions: `request.py` parses requests, `writer.py` writes responses."""

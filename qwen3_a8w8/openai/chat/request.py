@@ -1,0 +1,302 @@
+"""Body of `POST /v1/chat/completions`: messages, tools, and their sampling parameters."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PrivateAttr,
+    model_validator,
+)
+
+from qwen3_a8w8.config import MAX_LOGPROBS
+from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.openai.chat.tool_choice import (
+    NamedToolChoice,
+    ToolChoice,
+    check_chosen,
+    check_names,
+    check_tool_choice,
+    structured_by_tools,
+)
+from qwen3_a8w8.openai.request import FieldError, PlaceError, given, shown
+from qwen3_a8w8.openai.sampling_fields import SamplingFields
+from qwen3_a8w8.text.generation_defaults import GenerationDefaults
+from qwen3_a8w8.text.structured import StructuredOutput
+from qwen3_a8w8.text.tool_grammar import CallableTool
+
+
+def _text_of(value: object) -> str:
+    """Text of a content: a string or a list of parts of type text."""
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, list):
+        raise PlaceError("", f"is {shown(value)}; expected a string or a list of parts")
+    return "\n".join(_text_of_part(part, f"[{place}]") for place, part in enumerate(value))
+
+
+def _text_of_part(part: object, place: str) -> str:
+    expected = 'expected {"type": "text", "text": "..."}'
+    if not isinstance(part, dict):
+        raise PlaceError(place, f"is {shown(part)}; {expected}")
+    if part.get("type") != "text":
+        raise PlaceError(
+            f"{place}.type", f"{given(part, 'type')}; the model accepts text only, {expected}"
+        )
+    text = part.get("text")
+    if not isinstance(text, str):
+        raise PlaceError(f"{place}.text", f"{given(part, 'text')}; expected a string")
+    return text
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else _text_of(value)
+
+
+Text = Annotated[str, BeforeValidator(_text_of)]
+
+
+class _Message(BaseModel):
+    # Clients send back what they received, with fields such as refusal, audio, annotations.
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class InstructionMessage(_Message):
+    """Instructions for the model; Qwen3 has only the role "system" for them."""
+
+    role: Literal["system", "developer"]
+    content: Text
+
+    def for_template(self) -> dict[str, Any]:
+        """The message in the format of a template."""
+        return {"role": "system", "content": self.content}
+
+
+class UserMessage(_Message):
+    """A message of the user."""
+
+    role: Literal["user"]
+    content: Text
+
+    def for_template(self) -> dict[str, Any]:
+        """The message in the format of a template."""
+        return {"role": "user", "content": self.content}
+
+
+class CalledFunction(_Message):
+    """Name and arguments (JSON text) of a call in the history."""
+
+    name: str = Field(min_length=1)
+    arguments: str = "{}"
+
+    def for_template(self) -> dict[str, Any]:
+        """Arguments as an object, which every template supports; other text stays text."""
+        try:
+            arguments = json.loads(self.arguments or "{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        return {
+            "name": self.name,
+            "arguments": arguments if isinstance(arguments, dict) else self.arguments,
+        }
+
+
+class PastToolCall(_Message):
+    """A call that the assistant made earlier."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class AssistantMessage(_Message):
+    """An earlier output; content may be null or empty, as clients send it with tool calls."""
+
+    role: Literal["assistant"]
+    content: Annotated[str | None, BeforeValidator(_text_or_none)] = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[PastToolCall] | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message in the format of a template."""
+        message: dict[str, Any] = {"role": "assistant", "content": self.content or ""}
+        reasoning = self.reasoning if self.reasoning_content is None else self.reasoning_content
+        if reasoning is not None:
+            message["reasoning_content"] = reasoning
+        if self.tool_calls:
+            message["tool_calls"] = [
+                {"id": call.id, "type": "function", "function": call.function.for_template()}
+                for call in self.tool_calls
+            ]
+        return message
+
+
+class ToolMessage(_Message):
+    """Result of a tool call."""
+
+    role: Literal["tool"]
+    content: Text
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message in the format of a template."""
+        message: dict[str, Any] = {"role": "tool", "content": self.content}
+        if self.tool_call_id is not None:
+            message["tool_call_id"] = self.tool_call_id
+        if self.name is not None:
+            message["name"] = self.name
+        return message
+
+
+Message = Annotated[
+    InstructionMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")
+]
+
+
+class FunctionDefinition(BaseModel):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    name: str = Field(min_length=1)
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(BaseModel):
+    """A tool definition; functions are the only kind."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+    type: Literal["function"]
+    function: FunctionDefinition
+    _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _keep_raw(cls, value: Any, validate: ModelWrapValidatorHandler[Tool]) -> Tool:
+        tool = validate(value)
+        tool._raw = dict(value) if isinstance(value, dict) else tool.model_dump(exclude_unset=True)
+        return tool
+
+    def for_template(self) -> dict[str, Any]:
+        """The definition as sent, in the client's order of keys."""
+        return self._raw
+
+
+def _refuse_template(value: object) -> object:
+    if value is not None:
+        raise ValueError(
+            "a template is a program, and only the checkpoint's is run; remove it, or set "
+            "variables of the checkpoint's template in chat_template_kwargs"
+        )
+    return value
+
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+"""Qwen3's thinking is either on or off: "none" switches it off, every other value on."""
+
+
+class ChatRequest(SamplingFields):
+    """A chat completion request."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Annotated[ToolChoice | None, BeforeValidator(check_tool_choice)] = None
+    parallel_tool_calls: bool | None = None
+    chat_template: Annotated[None, BeforeValidator(_refuse_template)] = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    thinking_budget: Annotated[int, Field(ge=0)] | None = None
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> ChatRequest:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise FieldError(
+                f"top_logprobs is {self.top_logprobs}, but logprobs is not true; set logprobs",
+                "top_logprobs",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_tools(self) -> ChatRequest:
+        if self.tools or self.tool_choice:
+            names = [tool.function.name for tool in self.tools or ()]
+            check_names(names)
+            check_chosen(self.tool_choice, names)
+        return self
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the prompt contains tools that the model may call."""
+        return bool(self.tools) and self.tool_choice != "none"
+
+    @property
+    def has_reasoning(self) -> bool:
+        """Whether the response contains the think block."""
+        return self.include_reasoning is not False
+
+    def template_kwargs(self) -> dict[str, Any]:
+        """Variables of the template; an explicit `enable_thinking` overrides an effort."""
+        kwargs: dict[str, Any] = {}
+        if self.reasoning_effort is not None:
+            kwargs["enable_thinking"] = self.reasoning_effort != "none"
+        if self.thinking_budget == 0:
+            kwargs["enable_thinking"] = False
+        return kwargs | (self.chat_template_kwargs or {})
+
+    @property
+    def is_call_named(self) -> bool:
+        """Whether the request names the one function to call."""
+        return isinstance(self.tool_choice, NamedToolChoice)
+
+    def template_messages(self) -> list[dict[str, Any]]:
+        """The messages in the format of a chat template."""
+        return [message.for_template() for message in self.messages]
+
+    def template_tools(self) -> list[dict[str, Any]] | None:
+        """The tool definitions as sent, or None."""
+        if not self.has_tools or self.tools is None:
+            return None
+        return [tool.for_template() for tool in self.tools]
+
+    def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
+        """Sampling parameters; a field of the request overrides the checkpoint's default.
+
+        Raises:
+            InvalidRequestError: a value is outside its range.
+        """
+        limit = self.max_completion_tokens
+        return self._sampling_params(
+            defaults,
+            max_tokens=self.max_tokens if limit is None else limit,
+            logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            structured=self._structured(),
+        )
+
+    def _structured(self) -> StructuredOutput | None:
+        if not self.has_tools:
+            return self.structured_output()
+        tools = [
+            CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
+            for tool in self.tools or ()
+        ]
+        return structured_by_tools(
+            self.tool_choice,
+            tools,
+            self.structured_output(),
+            has_parallel_calls=self.parallel_tool_calls is not False,
+        )

@@ -1,0 +1,1 @@
+"""Text completions: `request.py` parses requests, `writer.py` writes responses."""

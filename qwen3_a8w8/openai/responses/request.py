@@ -1,0 +1,217 @@
+"""Body of `POST /v1/responses`, and its conversion to a chat request.
+
+Fields that chat completions support are converted, the others are rejected by name.
+`items.py` converts the items of `input`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.request import FieldError, RequestModel, given, shown, validate_request
+from qwen3_a8w8.openai.responses.items import Item, messages_of
+
+_SAME_IN_CHAT = (
+    "model",
+    "stream",
+    "temperature",
+    "top_p",
+    "parallel_tool_calls",
+    "metadata",
+    "user",
+)
+_OWN_NAMES = (
+    (r"messages\b", "input"),
+    (r"(tools\[\d+\]|tool_choice)\.function\b", r"\1"),
+    (r"response_format(\.json_schema)?\b", "text.format"),
+    (r"reasoning_effort\b", "reasoning.effort"),
+    (r"max_completion_tokens\b", "max_output_tokens"),
+)
+"""Path prefixes in a chat request, and their names in this API."""
+
+_REFUSED = {
+    "background": "a response is only returned to its own request",
+    "conversation": "send the conversation in input, or previous_response_id",
+    "prompt": "templates aren't stored here; send the text in input",
+}
+
+
+class Reasoning(BaseModel):
+    """Reasoning options."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    effort: str | None = None
+    summary: str | None = None
+
+
+class TextOptions(BaseModel):
+    """Format of the text."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    format: dict[str, Any] | None = None
+    verbosity: str | None = None
+
+
+def _as_items(value: object) -> object:
+    if isinstance(value, str):
+        return [{"type": "message", "role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise ValueError("expected a string or a list of items")
+    return value
+
+
+class ResponsesRequest(RequestModel):
+    """A response request; `input` is always a list of items once parsed.
+
+    Sampling fields that OpenAI doesn't have here (top_k, seed, stop, thinking_budget ...) are
+    those of chat completions.
+    """
+
+    model: str | None = None
+    input: Annotated[list[Item], BeforeValidator(_as_items)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    previous_response_id: str | None = None
+    store: bool | None = None
+    stream: bool | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: Reasoning | None = None
+    text: TextOptions | None = None
+    truncation: str | None = None
+    include: list[str] | None = None
+    top_logprobs: int | None = None
+    background: bool | None = None
+    conversation: Any = None
+    prompt: Any = None
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    service_tier: str | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tool_calls: int | None = None
+    prompt_cache_key: str | None = None
+    safety_identifier: str | None = None
+
+    @model_validator(mode="after")
+    def _check_supported(self) -> ResponsesRequest:
+        for name, remedy in _REFUSED.items():
+            if getattr(self, name):
+                raise FieldError(f"{name} is set, but not supported; {remedy}", name)
+        if self.truncation not in (None, "disabled"):
+            raise FieldError(
+                f"truncation is {self.truncation!r}, only 'disabled' is supported; shorten the "
+                "input yourself",
+                "truncation",
+            )
+        if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
+            raise FieldError(
+                "the Responses API doesn't return log-probabilities; use /v1/chat/completions",
+                "top_logprobs" if self.top_logprobs else "include",
+            )
+        return self
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is streamed."""
+        return bool(self.stream)
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the response may be stored for a later `previous_response_id`."""
+        return self.store is not False
+
+    def unknown_fields(self) -> tuple[str, ...]:
+        """Fields that neither responses nor chat completions support."""
+        return tuple(n for n in super().unknown_fields() if n not in ChatRequest.model_fields)
+
+    def to_chat(self, earlier: list[Item]) -> ChatRequest:
+        """Converts the request to an equivalent chat request.
+
+        Args:
+            earlier: items of the conversation before this input.
+
+        Raises:
+            InvalidRequestError: the type of an item or a tool isn't supported.
+        """
+        raw = {
+            name: getattr(self, name) for name in _SAME_IN_CHAT if getattr(self, name) is not None
+        }
+        raw["messages"] = messages_of(
+            [*earlier, *self.input], self.instructions, num_earlier=len(earlier)
+        )
+        if self.max_output_tokens is not None:
+            raw["max_completion_tokens"] = self.max_output_tokens
+        if self.reasoning is not None and self.reasoning.effort is not None:
+            raw["reasoning_effort"] = self.reasoning.effort
+        if self.tools:
+            raw["tools"] = [_chat_tool(tool, place) for place, tool in enumerate(self.tools)]
+        if self.tool_choice is not None:
+            raw["tool_choice"] = _chat_tool_choice(self.tool_choice)
+        if self.text is not None and self.text.format is not None:
+            raw["response_format"] = _chat_format(self.text.format)
+        chat_fields = {
+            name: value
+            for name, value in (self.model_extra or {}).items()
+            if name in ChatRequest.model_fields and name not in raw
+        }
+        try:
+            return validate_request(ChatRequest, raw | chat_fields)
+        except InvalidRequestError as error:
+            raise _with_own_names(error, sent=chat_fields) from None
+
+
+def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
+    if tool.get("type") != "function":
+        raise InvalidRequestError(
+            f'tools[{place}].type {given(tool, "type")}; expected "function"',
+            param=f"tools[{place}].type",
+        )
+    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
+
+
+def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
+    if isinstance(choice, str) and choice in ("none", "auto", "required"):
+        return choice
+    name = choice.get("name") if isinstance(choice, dict) else None
+    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(name, str):
+        return {"type": "function", "function": {"name": name}}
+    raise InvalidRequestError(
+        f'tool_choice is {shown(choice)}; expected "none", "auto", "required" or '
+        '{"type": "function", "name": "..."}',
+        param="tool_choice",
+    )
+
+
+def _chat_format(text_format: dict[str, Any]) -> dict[str, Any]:
+    if text_format.get("type") != "json_schema":
+        return text_format
+    schema = {k: v for k, v in text_format.items() if k != "type"}
+    return {"type": "json_schema", "json_schema": schema}
+
+
+def _with_own_names(error: InvalidRequestError, sent: Container[str]) -> InvalidRequestError:
+    """Renames the field in an error of the chat request to its name in this API.
+
+    Args:
+        error: of the chat request.
+        sent: fields that the client sent under their chat names.
+    """
+    param, message = error.param or "", str(error)
+    for pattern, own_name in _OWN_NAMES:
+        if re.split(r"\W", param)[0] in sent:
+            break
+        if re.match(pattern, param):
+            param, message = (re.sub(f"^{pattern}", own_name, text) for text in (param, message))
+            break
+    return InvalidRequestError(message, param=param or None, code=error.code)
