@@ -15,8 +15,8 @@ from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.cpu.native import load_native
 from qwen3_a8w8.kernels.program import ConstLayout, Ref, RefKind
 from qwen3_a8w8.kernels.signature import INT8
-from tests.checkpoints import make_random_qwen3
 from tests.kernels.small_model import SmallModel
+from tests.support.checkpoints import make_random_qwen3
 
 REPOSITORY = Path(__file__).parents[2]
 WEIGHT = Ref(0, RefKind.CONST, "w_q", INT8, (64, 64), ConstLayout.LINEAR_INT8)
