@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check -c tools/constraints.txt
 # Directories are among them, so that a file that is added or removed counts too.
 NATIVE := qwen3_a8w8/kernels/cpu/CMakeLists.txt $(shell find qwen3_a8w8/kernels/cpu/csrc)
-INPUTS := pyproject.toml tools/constraints.txt $(NATIVE)
+# An editable install knows the modules that there were: another set of them is installed again.
+MODULES := $(VENV)/.modules-$(shell find qwen3_a8w8 deployments -name '*.py' | sort | cksum | cut -d ' ' -f 1)
+INPUTS := pyproject.toml tools/constraints.txt $(NATIVE) $(MODULES)
 
 .PHONY: install demo check test bench format clean
 
@@ -40,6 +42,10 @@ $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 13))' \
 	  || { echo "python3 3.10 to 3.12 is needed; set PYTHON=/path/to/one" >&2; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+
+$(MODULES): | $(BIN)/python
+	rm -f $(VENV)/.modules-*
+	touch $@
 
 # torch first and alone: once installed, no other package's requirement can replace it.
 $(VENV)/.torch: tools/constraints.txt | $(BIN)/python
