@@ -107,26 +107,3 @@ def unknown_flags(names: Iterable[str]) -> list[str]:
 def variants() -> list[tuple[str, ...]]:
     """Flag sets that a comparison runs: the default, then each flag except escape hatches."""
     return [(), *((name,) for name in sorted(FLAGS) if FLAGS[name].changes != "safeguards")]
-
-
-def describe_flags(active: Iterable[str]) -> list[dict[str, str | bool]]:
-    """Every flag with its state, for reports on a running engine.
-
-    Args:
-        active: names of the enabled flags, e.g. `EngineConfig.active_flags`.
-
-    Returns:
-        For each flag: name, is_enabled, changes, status, effect and summary, JSON-ready.
-    """
-    on = set(active)
-    return [
-        {
-            "name": flag.name,
-            "is_enabled": flag.name in on,
-            "changes": flag.changes,
-            "status": flag.status,
-            "effect": flag.effect,
-            "summary": flag.summary,
-        }
-        for flag in FLAGS.values()
-    ]

@@ -38,10 +38,6 @@ class PerChannel:
     Example: `[out=4096, in=1024]` -> scale `[4096]`.
     """
 
-    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the scale for a weight of `shape` `[out, in]`."""
-        return shape[:1]
-
 
 @dataclass(frozen=True, slots=True)
 class PerToken:
@@ -50,10 +46,6 @@ class PerToken:
     Example: `[num_tokens=7, hidden=1024]` -> scale `[7]`;
     `[num_tokens=7, kv_heads=8, head_dim=128]` -> scale `[7, 8]` (the KV cache's rule).
     """
-
-    def scale_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Shape of the scale for activations of `shape` `[..., width]`."""
-        return shape[:-1]
 
 
 def _scale_of_rows(rows: torch.Tensor) -> torch.Tensor:

@@ -191,4 +191,4 @@ def test_host_gap_counts_steps_that_follow_others_without_a_pause():
     # Decode steps and the one that releases the first sequence; not the first of each.
     assert counters.num_following_steps == 3
     assert counters.host_gap_s == pytest.approx(0.3)
-    assert counters.host_gap_ratio == pytest.approx(0.1)
+    assert counters.following_device_time_s == pytest.approx(2.7)

@@ -83,12 +83,6 @@ class StepCounters:
         total = self.num_prefix_query_tokens
         return self.num_prefix_hit_tokens / total if total else 0.0
 
-    @property
-    def host_gap_ratio(self) -> float:
-        """Share of the time under load in which the device waited; 0.0 before the first step."""
-        total = self.host_gap_s + self.following_device_time_s
-        return self.host_gap_s / total if total else 0.0
-
     def copy(self) -> StepCounters:
         """A snapshot."""
         batches, times = dict(self.decode_batches), self.queue_times.copy()
