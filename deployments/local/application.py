@@ -225,6 +225,9 @@ def _ray_environment(proxy: Mapping[str, str]) -> Iterator[None]:
         # A crashed proxy is replaced after three of these; Serve's 10 s are meant for clusters.
         # Less would replace one that is only slow while it loads a new configuration.
         "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",
+        # A proxy that isn't up after Serve's 5 s is killed, and the start fails with it; on a busy
+        # or slow machine it takes longer. Serve itself waits for 60 s and no more.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
         **proxy,
     }
     previous = {name: os.environ.get(name) for name in variables}
