@@ -14,16 +14,16 @@ PROMPTS = ["Tell me a story about a fox.", "What is the capital of France?"]
 
 
 @pytest.fixture(scope="module")
-def demo(application):
-    with demo_application(application) as running:
+def demo(application, tmp_path_factory):
+    with demo_application(application, tmp_path_factory.mktemp("demo")) as running:
         yield running
 
 
-def stream(demo, prompt, on_chunk=lambda num_chunks: None, max_tokens=1500, **fields):
+def stream(demo, prompt, on_begin=lambda: None, max_tokens=1500, **fields):
     return stream_text(
         demo,
         prompt,
-        on_chunk,
+        on_begin,
         max_tokens=max_tokens,
         temperature=0.8,
         seed=5,
@@ -38,14 +38,15 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
     before = {report.replica_id for report in demo.reports()}
     killed = []
 
-    def kill_the_busiest(num_chunks):
-        if num_chunks == 20:
-            busiest = max(demo.reports(), key=lambda report: report.stats.num_running)
-            killed.append(busiest.replica_id)
-            assert busiest.stats.num_running > 0
-            os.kill(getattr(busiest, victim), signal.SIGKILL)
+    def kill_the_busiest():
+        demo.wait_for_sequences(len(PROMPTS))
+        busiest = max(demo.reports(), key=lambda report: report.stats.num_running)
+        killed.append(busiest.replica_id)
+        assert busiest.stats.num_running > 0
+        os.kill(getattr(busiest, victim), signal.SIGKILL)
+        demo.gate.open()
 
-    with ThreadPoolExecutor(len(PROMPTS)) as pool:
+    with ThreadPoolExecutor(len(PROMPTS)) as pool, demo.gate.closed(20):
         first = pool.submit(stream, demo, PROMPTS[0], kill_the_busiest)
         second = pool.submit(stream, demo, PROMPTS[1])
         assert [first.result(), second.result()] == undisturbed
@@ -63,13 +64,14 @@ def test_structured_output_survives_the_crash_of_its_actor(demo):
     assert set(undisturbed) <= set("ABCDEF0123456789-")
     killed = []
 
-    def kill_the_busiest(num_chunks):
-        if num_chunks == 20:
-            busiest = max(demo.reports(), key=lambda report: report.stats.num_running)
-            assert busiest.stats.num_running > 0
-            killed.append(busiest.actor_pid)
-            os.kill(busiest.actor_pid, signal.SIGKILL)
+    def kill_the_busy_one():
+        busy = max(demo.reports(), key=lambda report: report.stats.num_running)
+        assert busy.stats.num_running > 0
+        killed.append(busy.actor_pid)
+        os.kill(busy.actor_pid, signal.SIGKILL)
+        demo.gate.open()
 
-    assert stream(demo, PROMPTS[0], kill_the_busiest, **asked) == undisturbed
+    with demo.gate.closed(20):
+        assert stream(demo, PROMPTS[0], kill_the_busy_one, **asked) == undisturbed
     assert len(killed) == 1
     demo.wait_until_idle()

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
 import pytest
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from tests.support.cluster import stream_text, wait_until
+from tests.support.cluster import DEADLINE_S, stream_text, wait_until
 from tests.support.fake_deployment import LETHAL_SEED, POISON_SEED, expected_tokens
 
 pytestmark = [pytest.mark.serve, pytest.mark.chaos]
@@ -17,9 +18,9 @@ MAX_TOKENS = 180
 SEED = 23
 
 
-def stream(application, prompt, on_chunk=lambda num_chunks: None, seed=SEED):
+def stream(application, prompt, on_begin=lambda: None, seed=SEED):
     fields = {"extra_body": {"ignore_eos": True}, "max_tokens": MAX_TOKENS, "seed": seed}
-    return stream_text(application, prompt, on_chunk, **fields)
+    return stream_text(application, prompt, on_begin, **fields)
 
 
 def undisturbed_text(application, prompt):
@@ -29,23 +30,20 @@ def undisturbed_text(application, prompt):
     return application.tokenizer.decode(tokens)
 
 
-def busy_reports(application):
-    return [report for report in application.reports() if report.stats.num_running]
-
-
 @pytest.mark.parametrize("victim", ["actor_pid", "replica_pid"])
 def test_process_killed_mid_stream_leaves_the_stream_unbroken(application, victim):
     application.wait_until_idle()
     before = application.reports()
     killed = []
 
-    def kill_the_busy_one(num_chunks):
-        if num_chunks == 10:
-            (busy,) = busy_reports(application)
-            killed.append(busy.replica_id)
-            os.kill(getattr(busy, victim), signal.SIGKILL)
+    def kill_the_busy_one():
+        (busy,) = [report for report in application.reports() if report.stats.num_running]
+        killed.append(busy.replica_id)
+        os.kill(getattr(busy, victim), signal.SIGKILL)
+        application.gate.open()
 
-    text = stream(application, "the fox", kill_the_busy_one)
+    with application.gate.closed(10):
+        text = stream(application, "the fox", kill_the_busy_one)
     assert text == undisturbed_text(application, "the fox")
     assert len(killed) == 1
     # Serve has put another replica in its place, and nothing is left anywhere.
@@ -61,36 +59,51 @@ def test_process_killed_mid_stream_leaves_the_stream_unbroken(application, victi
 def test_all_engines_killed_under_load_still_answers_every_client(application):
     application.wait_until_idle()
     prompts = [f"the fox and {i} dogs" for i in range(6)]
-    victims = [report.actor_pid for report in application.reports()]
-    has_killed = []
+    victims = {report.actor_pid for report in application.reports()}
+    have_begun = threading.Barrier(len(prompts) + 1)
 
-    def kill_all(num_chunks):
-        if num_chunks == 10 and not has_killed:
-            has_killed.append(True)
-            for pid in victims:
-                os.kill(pid, signal.SIGKILL)
+    def on_begin():
+        have_begun.wait(DEADLINE_S)
 
-    with ThreadPoolExecutor(len(prompts)) as pool:
-        texts = list(pool.map(lambda p: stream(application, p, kill_all), prompts))
-    assert texts == [undisturbed_text(application, prompt) for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool, application.gate.closed(0):
+        texts = pool.map(lambda prompt: stream(application, prompt, on_begin), prompts)
+        application.wait_for_sequences(len(prompts))
+        # They go on together, to where each client has some of its text and none has all of it.
+        application.gate.close(MAX_TOKENS // 2)
+        have_begun.wait(DEADLINE_S)
+        for pid in victims:
+            os.kill(pid, signal.SIGKILL)
+        application.gate.open()
+        assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
+    wait_until(
+        lambda: not victims & {report.actor_pid for report in application.reports()},
+        "the killed engines are replaced",
+    )
     application.wait_until_idle()
-    assert not {r.actor_pid for r in application.reports()} & set(victims)
 
 
 def test_request_that_breaks_its_step_ends_alone_and_no_process_does(application):
     application.wait_until_idle()
     before = {(r.replica_pid, r.actor_pid) for r in application.reports()}
     prompts = [f"the fox and {i} dogs" for i in range(6)]
-    with ThreadPoolExecutor(len(prompts) + 1) as pool:
+    with (
+        application.client() as client,
+        ThreadPoolExecutor(len(prompts) + 1) as pool,
+        application.gate.closed(0),
+    ):
+        poisoned = pool.submit(
+            client.completions.create,
+            model="tiny",
+            prompt="the fox",
+            max_tokens=100,
+            seed=POISON_SEED,
+            extra_body={"ignore_eos": True},
+        )
         texts = pool.map(lambda p: stream(application, p), prompts)
-        with application.client() as client, pytest.raises(openai.InternalServerError) as caught:
-            client.completions.create(
-                model="tiny",
-                prompt="the fox",
-                max_tokens=100,
-                seed=POISON_SEED,
-                extra_body={"ignore_eos": True},
-            )
+        application.wait_for_sequences(len(prompts) + 1)
+        application.gate.open()
+        with pytest.raises(openai.InternalServerError) as caught:
+            poisoned.result()
         assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
     assert caught.value.body["type"] == "server_error"
     assert caught.value.body["code"] == "request_failed"
@@ -101,9 +114,12 @@ def test_request_that_breaks_its_step_ends_alone_and_no_process_does(application
 def test_request_that_kills_its_actor_is_given_up_and_the_others_are_unbroken(application):
     application.wait_until_idle()
     prompts = [f"the fox and {i} dogs" for i in range(6)]
-    with ThreadPoolExecutor(len(prompts) + 1) as pool:
+    with ThreadPoolExecutor(len(prompts) + 1) as pool, application.gate.closed(0):
+        lethal = pool.submit(stream, application, "the fox", seed=LETHAL_SEED)
         texts = pool.map(lambda p: stream(application, p), prompts)
+        application.wait_for_sequences(len(prompts) + 1)
+        application.gate.open()
         with pytest.raises(openai.APIError, match="crashed 3 times in a row"):
-            stream(application, "the fox", seed=LETHAL_SEED)
+            lethal.result()
         assert list(texts) == [undisturbed_text(application, prompt) for prompt in prompts]
     application.wait_until_idle()

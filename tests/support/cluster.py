@@ -4,7 +4,9 @@ import contextlib
 import time
 import warnings
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import openai
@@ -13,6 +15,8 @@ with warnings.catch_warnings():
     # Ray's own models use what pydantic has deprecated.
     warnings.simplefilter("ignore")
     from ray import serve
+    from ray.exceptions import RayError
+    from ray.serve.exceptions import RayServeException
     from ray.serve.handle import DeploymentHandle
 
     from deployments.app import APPLICATION_NAME, ENGINE_DEPLOYMENT, build_app
@@ -20,15 +24,20 @@ with warnings.catch_warnings():
     from deployments.local.haproxy import DEFAULT_HTTP_PROXY
 
 from deployments.local.ports import free_port
+from deployments.replicas.report import ReplicaReport
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.support.fake_deployment import FAKE_RUNNER, text_capabilities
+from tests.support.step_gate import GATED_MODEL, StepGate
 from tests.support.text_fixtures import write_tokenizer_files
 
 NUM_REPLICAS = 2
-DEADLINE_S = 60.0
+DEADLINE_S = 120.0
+"""Most that a test waits for something to come; far more than it takes on a busy machine."""
+STALL_TIMEOUT_S = 3600.0
+"""Replicas whose steps a test holds aren't to be taken for stalled ones."""
 
 
 @dataclass(frozen=True)
@@ -52,22 +61,27 @@ class RunningApplication:
     def http(self) -> httpx.Client:
         return httpx.Client(base_url=self.url, timeout=DEADLINE_S)
 
+    @property
+    def gate(self) -> StepGate:
+        """Holds the steps of all replicas, including those that are started meanwhile."""
+        return StepGate(self.directory)
+
     def reports(self) -> list:
         """A report of each of the replicas, once all of them are up."""
-        found = {}
+        found = []
 
         def look() -> bool:
-            # Serve chooses the replica, by the number of calls it believes to be open there:
-            # enough calls at once reach all of them.
+            # Not as calls that Serve sends where it likes: all of them may come to one replica.
             found.clear()
-            for response in [self.engine.report.remote() for _ in range(8)]:
-                with contextlib.suppress(Exception):  # the replica may be dying on purpose
-                    report = response.result(timeout_s=5)
-                    found[report.replica_id] = report
-            return len(found) == NUM_REPLICAS and self._num_running() == NUM_REPLICAS
+            with contextlib.suppress(RayError, RayServeException, TimeoutError):  # none is there
+                answers = self.engine.broadcast("report")
+                found.extend(answers.results(timeout_s=DEADLINE_S, return_exceptions=True))
+            # One that dies on purpose gives its error.
+            are_up = [isinstance(answer, ReplicaReport) for answer in found]
+            return are_up == [True] * NUM_REPLICAS and self._num_running() == NUM_REPLICAS
 
         wait_until(look, "all replicas answer")
-        return list(found.values())
+        return found
 
     def wait_until_idle(self) -> None:
         """Every sequence has ended and every block is back, on all replicas."""
@@ -79,6 +93,15 @@ class RunningApplication:
             )
 
         wait_until(is_idle, "blocks_in_use is 0")
+
+    def wait_for_sequences(self, count: int) -> None:
+        """That many sequences are with the engines; for use while the gate keeps them there."""
+
+        def are_there() -> bool:
+            all_stats = [report.stats for report in self.reports()]
+            return sum(stats.num_running + stats.num_waiting for stats in all_stats) == count
+
+        wait_until(are_there, f"{count} sequences are with the engines")
 
     def _num_running(self) -> int:
         status = serve.status().applications[self.name].deployments[ENGINE_DEPLOYMENT]
@@ -93,10 +116,16 @@ def wait_until(is_true, what: str) -> None:
         time.sleep(0.05)
 
 
-def stream_text(application, prompt, on_chunk=lambda num_chunks: None, *, extra_body, **sampling):
+def open_connection(application: RunningApplication):
+    """A plain connection, for what no client library does; a context that closes it."""
+    url = urlsplit(application.url)
+    return contextlib.closing(HTTPConnection(url.hostname, url.port, timeout=DEADLINE_S))
+
+
+def stream_text(application, prompt, on_begin=lambda: None, *, extra_body, **sampling):
     """The streamed text of a completion that ends by its length.
 
-    `on_chunk` is called with the number of chunks so far.
+    `on_begin` is called once there is some of it.
     """
     with application.client() as client:
         stream = client.completions.create(
@@ -106,7 +135,8 @@ def stream_text(application, prompt, on_chunk=lambda num_chunks: None, *, extra_
         for chunk in stream:
             parts.append(chunk.choices[0].text)
             reasons.append(chunk.choices[0].finish_reason)
-            on_chunk(len(parts))
+            if len(parts) == 1:
+                on_begin()
     assert [reason for reason in reasons if reason] == ["length"]
     return "".join(parts)
 
@@ -125,6 +155,7 @@ def running_application(directory: Path, http_proxy: str | None = None):
             "actor_num_cpus": 0.5,
             "health_check_period_s": 1.0,
             "graceful_shutdown_timeout_s": 5.0,
+            "stall_timeout_s": STALL_TIMEOUT_S,
         },
     )
     with local_application(settings, port=free_port(), http_proxy=http_proxy) as url:
@@ -140,11 +171,17 @@ def running_application(directory: Path, http_proxy: str | None = None):
 
 
 @contextlib.contextmanager
-def demo_application(beside: RunningApplication):
-    """The application with the real demo model, on the cluster of another one."""
+def demo_application(beside: RunningApplication, directory: Path):
+    """The application with the real demo model, on the cluster of another one.
+
+    The directory is for links to the model's files, and for the gate.
+    """
+    for path in resolve_model("demo").iterdir():
+        (directory / path.name).symlink_to(path)
     settings = AppSettings(
-        model="demo",
+        model=str(directory),
         served_model_name="tiny",
+        runner_factory=GATED_MODEL,
         engine={"num_threads": 1, "num_kv_blocks": 257},
         replicas={
             "num_replicas": NUM_REPLICAS,
@@ -153,6 +190,7 @@ def demo_application(beside: RunningApplication):
             "actor_num_cpus": 0.1,
             "health_check_period_s": 1.0,
             "graceful_shutdown_timeout_s": 5.0,
+            "stall_timeout_s": STALL_TIMEOUT_S,
         },
         http={"num_cpus": 0.05},
     )
@@ -160,7 +198,6 @@ def demo_application(beside: RunningApplication):
     handle = serve.run(build_app(settings), name=name, route_prefix=f"/{name}")
     try:
         engine = serve.get_deployment_handle(ENGINE_DEPLOYMENT, name)
-        directory = resolve_model("demo")
         yield RunningApplication(
             url=f"{beside.url}/{name}",
             directory=directory,

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from contextlib import aclosing
 from pathlib import Path
 
@@ -21,8 +20,8 @@ from qwen3_a8w8.errors import EngineDeadError, StepFailedError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.tokenizer import Tokenizer
 from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
+from tests.support.step_gate import GatedRunner, StepGate
 
-STEP_S = 0.01
 FAKE_RUNNER = "tests.support.fake_deployment:load_fake_runner"
 
 
@@ -43,8 +42,8 @@ LETHAL_SEED = 667
 """And one with this seed ends the actor's process."""
 
 
-class SlowFakeRunner(FakeRunner):
-    """Takes some time for each step, so that a stream can be disturbed in its middle."""
+class CrashingRunner(FakeRunner):
+    """Ends its process in the middle of a request with LETHAL_SEED."""
 
     def _known(self, seq_id):
         known = super()._known(seq_id)
@@ -52,17 +51,13 @@ class SlowFakeRunner(FakeRunner):
             os.kill(os.getpid(), signal.SIGKILL)
         return known
 
-    def execute(self, plan):
-        time.sleep(STEP_S)
-        return super().execute(plan)
 
-
-def load_fake_runner(model: str, config: EngineConfig) -> SlowFakeRunner:
-    """A runner factory; `model` is a directory with tokenizer files."""
+def load_fake_runner(model: str, config: EngineConfig) -> GatedRunner:
+    """A runner factory; `model` is a directory with tokenizer files, and with the gate."""
     del config
-    runner = SlowFakeRunner(text_capabilities(Path(model)))
+    runner = CrashingRunner(text_capabilities(Path(model)))
     runner.poison = {POISON_SEED: 20}
-    return runner
+    return GatedRunner(runner, StepGate(Path(model)))
 
 
 def expected_tokens(
