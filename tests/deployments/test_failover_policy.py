@@ -18,7 +18,7 @@ from qwen3_a8w8.errors import (
 )
 
 REQUEST = EngineRequest((1, 2), SamplingParams(max_tokens=6, seed=0))
-SETTINGS = FailoverSettings(max_resumes=2, timeout_s=10)
+SETTINGS = FailoverSettings(max_resumes=2, timeout_s=120)
 
 
 class CountingModel:
@@ -70,7 +70,7 @@ async def test_resumed_request_carries_what_was_emitted_and_its_seed():
 
 async def test_request_that_loses_every_replica_is_given_up():
     model = CountingModel(0, 0, 0, 0)
-    settings = FailoverSettings(max_resumes=2, max_engine_crashes=9, timeout_s=10)
+    settings = FailoverSettings(max_resumes=2, max_engine_crashes=9, timeout_s=120)
     with pytest.raises(EngineDeadError, match="3 times"):
         await tokens_of(model, settings)
     assert len(model.requests) == 3
@@ -115,7 +115,7 @@ async def test_request_that_crashes_engines_is_blamed_and_not_sent_again():
 
 async def test_request_that_gave_tokens_since_its_last_crash_is_cleared():
     model = CountingModel(1, 4, 5)
-    settings = FailoverSettings(max_resumes=9, max_engine_crashes=2, timeout_s=10)
+    settings = FailoverSettings(max_resumes=9, max_engine_crashes=2, timeout_s=120)
     assert len(await tokens_of(model, settings)) == 6
     # Three tokens between the first two crashes, one between the others.
     assert [request.num_engine_crashes for request in model.requests] == [0, 1, 1, 2]
@@ -132,7 +132,7 @@ async def test_crash_in_which_the_request_was_not_computed_does_not_count_agains
             raise crashes.pop()
         yield TokenEvent(0, (1,), (None,), "length")
 
-    settings = FailoverSettings(max_resumes=6, max_engine_crashes=0, timeout_s=10)
+    settings = FailoverSettings(max_resumes=6, max_engine_crashes=0, timeout_s=120)
     events = [event async for event in resumed_stream(open_stream, REQUEST, settings)]
     assert events[-1].finish_reason == "length"
     assert seen == [0] * 7

@@ -48,7 +48,7 @@ def client_of(events, **settings):
     method = SimpleNamespace(remote=lambda argument: LostStream(events))
     streams = SimpleNamespace(start_stream=method, start_batch=method)
     handle = SimpleNamespace(options=lambda stream: streams)
-    return ReplicaClient(handle, FailoverSettings(timeout_s=10, **settings))
+    return ReplicaClient(handle, FailoverSettings(timeout_s=120, **settings))
 
 
 async def test_replicas_lost_before_they_accept_a_request_are_not_held_against_it():

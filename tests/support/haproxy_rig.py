@@ -15,7 +15,7 @@ import httpx
 from deployments.local.haproxy import BINARY_ENV, haproxy_environment
 from deployments.local.ports import free_port
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 
 # What Ray writes for one application, as far as it matters here.
 CONFIG = """\
@@ -68,6 +68,7 @@ class Server:
     def __init__(self, name):
         self._connections = []
         self._release = threading.Event()
+        self._lock = threading.Lock()
         self.num_held = 0
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -76,7 +77,8 @@ class Server:
             def do_GET(handler):
                 body = name.encode()
                 if handler.path == "/hold":
-                    self.num_held += 1
+                    with self._lock:
+                        self.num_held += 1
                     assert self._release.wait(DEADLINE_S)
                 handler.send_response(500 if handler.path == "/fails" else 200)
                 handler.send_header("Content-Type", "text/plain; charset=utf-8")
