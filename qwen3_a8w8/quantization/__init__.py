@@ -4,8 +4,6 @@ Works on tensors; doesn't know about files or models. Start at `int8.py`.
 """
 
 from qwen3_a8w8.quantization.int8 import (
-    PerChannel,
-    PerToken,
     dequantize,
     fold_zero_point,
     quantize_activation,
@@ -13,8 +11,6 @@ from qwen3_a8w8.quantization.int8 import (
 )
 
 __all__ = [
-    "PerChannel",
-    "PerToken",
     "dequantize",
     "fold_zero_point",
     "quantize_activation",

@@ -9,8 +9,6 @@ This module doesn't know about files, layers or kernels.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 INT8_MAX = 127
@@ -29,23 +27,6 @@ _BLOCK_ELEMENTS = 32_000
 _ROUNDER = 1.5 * 2**23
 """In float32, adding this leaves no bits for a fraction, so that the sum is rounded to an integer
 (half to even, by IEEE 754); subtracting it is exact. Valid for magnitudes below 2**22."""
-
-
-@dataclass(frozen=True, slots=True)
-class PerChannel:
-    """One scale per output channel of a weight.
-
-    Example: `[out=4096, in=1024]` -> scale `[4096]`.
-    """
-
-
-@dataclass(frozen=True, slots=True)
-class PerToken:
-    """One scale per token: the values of the last dimension share a scale.
-
-    Example: `[num_tokens=7, hidden=1024]` -> scale `[7]`;
-    `[num_tokens=7, kv_heads=8, head_dim=128]` -> scale `[7, 8]` (the KV cache's rule).
-    """
 
 
 def _scale_of_rows(rows: torch.Tensor) -> torch.Tensor:
@@ -80,7 +61,7 @@ def _representable_scale(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tenso
 def quantize_weight(
     weight: torch.Tensor, *, scale_dtype: torch.dtype = torch.float32
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantises a weight with one scale per output channel (`PerChannel`).
+    """Quantises a weight with one scale per output channel.
 
     Args:
         weight: `[out, in]`, any float dtype, finite.
@@ -207,7 +188,7 @@ def fold_zero_point(
 
 
 def quantize_activation(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Quantises activations with one scale per token (`PerToken`).
+    """Quantises activations with one scale per token.
 
     Args:
         x: `[..., width]`, any float dtype, finite.
