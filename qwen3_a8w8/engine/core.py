@@ -116,6 +116,11 @@ class EngineCore:
         return self._steps.num_in_flight
 
     @property
+    def oldest_in_flight(self) -> int | None:
+        """Step id of the oldest of them."""
+        return self._steps.oldest_in_flight
+
+    @property
     def error(self) -> EngineDeadError | None:
         """Why the engine is dead, or None."""
         return self._error

@@ -7,10 +7,10 @@ while the device computes. Tokens only; `llm/` adds the text.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.collector import Collector, EventHook
@@ -37,7 +37,8 @@ class Engine:
         self._runner = runner
         self._core = EngineCore(runner.capabilities, config)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="runner")
-        self._answers: SimpleQueue[StepResult | Exception] = SimpleQueue()
+        self._answers: deque[tuple[int, StepResult | Exception]] = deque()  # with their step ids
+        self._has_answer = threading.Event()
         self._events: dict[int, list[TokenEvent]] = {}
 
     def step(self) -> bool:
@@ -57,8 +58,7 @@ class Engine:
         else:
             if not self._core.num_in_flight:
                 return False
-            # An interrupt while it waits loses no answer: that stays in the queue.
-            events = self._core.take(self._answers.get())
+            events = self._take_answer()
         for event in events:
             if event.seq_id in self._events:
                 self._events[event.seq_id].append(event)
@@ -66,10 +66,29 @@ class Engine:
 
     def _execute(self, plan: StepPlan) -> None:
         """Runs on the worker's thread."""
+        answer: StepResult | Exception
         try:
-            self._answers.put(execute_step(self._runner, plan))
+            answer = execute_step(self._runner, plan)
         except Exception as error:
-            self._answers.put(error)
+            answer = error
+        self._answers.append((plan.step_id, answer))
+        self._has_answer.set()
+
+    def _take_answer(self) -> list[TokenEvent]:
+        """Waits for the oldest plan's answer and takes it in.
+
+        A KeyboardInterrupt, mostly one that came while this waited, loses no answer: it stays in
+        the queue until the core has taken it.
+        """
+        while not self._answers:
+            self._has_answer.clear()
+            if not self._answers:
+                self._has_answer.wait()
+        step_id, answer = self._answers[0]
+        is_new = step_id == self._core.oldest_in_flight
+        events = self._core.take(answer) if is_new else []
+        self._answers.popleft()
+        return events
 
     def stats(self) -> EngineStats:
         """A snapshot of the engine's state and counters."""

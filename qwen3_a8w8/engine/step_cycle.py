@@ -38,6 +38,11 @@ class InFlight:
         return len(self._steps)
 
     @property
+    def oldest(self) -> int | None:
+        """Id of the step whose result comes next."""
+        return self._steps[0].plan.step_id if self._steps else None
+
+    @property
     def has_lost(self) -> bool:
         """Whether a step is in flight whose result won't be used."""
         return self._num_lost > 0
@@ -219,6 +224,11 @@ class StepCycle:
     def num_in_flight(self) -> int:
         """Plans whose result isn't in."""
         return len(self._in_flight)
+
+    @property
+    def oldest_in_flight(self) -> int | None:
+        """Step id of the oldest plan whose result isn't in."""
+        return self._in_flight.oldest
 
     def plan(self) -> StepPlan | None:
         """Makes the next plan, or none; see `EngineCore.plan_step`.

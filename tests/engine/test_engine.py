@@ -1,5 +1,7 @@
 """The in-process engine over a fake runner."""
 
+import signal
+
 import pytest
 
 from qwen3_a8w8.config import EngineConfig
@@ -7,7 +9,7 @@ from qwen3_a8w8.engine.engine import Engine
 from qwen3_a8w8.engine.request import EngineRequest
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, InvalidRequestError
-from tests.support.fakes import FakeRunner, expected_outputs
+from tests.support.fakes import FakeRunner, expected_outputs, make_capabilities
 
 
 def make_request(i=0, length=6, **sampling):
@@ -191,3 +193,30 @@ def test_resumed_request_does_not_tell_its_prompt_again(engine):
     )
     (output,) = engine.generate([request])
     assert output.prompt_tokens == ()
+
+
+class InterruptedRunner(FakeRunner):
+    """Ctrl-C comes while a step runs."""
+
+    is_interrupted = False
+
+    def execute(self, plan):
+        result = super().execute(plan)
+        if self.is_interrupted:
+            signal.raise_signal(signal.SIGINT)
+        return result
+
+
+def test_interrupt_while_the_engine_waits_for_a_step_loses_no_result():
+    runner = InterruptedRunner()
+    # Without lookahead nothing else is done while a step runs.
+    engine = Engine(runner, EngineConfig(lookahead=0))
+    for i in range(20):
+        runner.is_interrupted = True
+        with pytest.raises(KeyboardInterrupt):
+            engine.generate([make_request(i)])
+        runner.is_interrupted = False
+        (output,) = engine.generate([make_request(i)])
+        assert [list(output.token_ids)] == expected_outputs(make_request(i), make_capabilities())
+        assert engine.stats().num_blocks_in_use == 0
+    engine.close()
