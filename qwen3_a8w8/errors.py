@@ -2,7 +2,7 @@
 
 One tree, so that a caller can catch `Qwen3A8W8Error`: any other exception
 is a bug. This module doesn't know about HTTP: the table from
-exception to status and code is `deployments/http/errors.py`.
+exception to status is `deployments/http/errors.py`.
 """
 
 from __future__ import annotations

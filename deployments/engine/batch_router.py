@@ -107,7 +107,7 @@ class BatchRouter:
 
     @property
     def core(self) -> EngineCore:
-        """The engine, to look at."""
+        """The engine, read only."""
         return self._core
 
     @property

@@ -22,22 +22,15 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from deployments.engine.batch_router import BatchRouter, TokenStream
 from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
+from deployments.replicas.refusal_log import RefusalFilter
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import AppSettings
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
-from qwen3_a8w8.errors import (
-    CapacityError,
-    ConfigError,
-    EngineDeadError,
-    EngineNotReadyError,
-    InvalidRequestError,
-)
+from qwen3_a8w8.errors import ConfigError, EngineDeadError, EngineNotReadyError
 
 ACTOR_BUNDLE = 1
-
-_LEVELS = ((InvalidRequestError, logging.INFO), (CapacityError, logging.WARNING))
 
 logger = logging.getLogger("ray.serve")
 
@@ -117,16 +110,18 @@ class EngineReplica:
         await self._prepare(requests)
         streams: list[TokenStream] = self._router.submit_batch(requests)
         self._num_streams += 1
+        rows = [asyncio.ensure_future(stream.whole()) for stream in streams]
         try:
             yield []
-            yield await asyncio.gather(*(stream.whole() for stream in streams))
+            yield await asyncio.gather(*rows)
         except EngineDeadError:
             self._exit_soon()
             raise
         finally:
             self._num_streams -= 1
-            for stream in streams:
+            for stream, row in zip(streams, rows, strict=True):
                 self._router.abort(stream)
+                row.cancel()
 
     async def capabilities(self) -> RunnerCapabilities:
         """What this replica's runner can do."""
@@ -240,23 +235,3 @@ async def _answer(reference: Any) -> Any:
             raise cause from None
         logger.error("the actor is gone: %s", error)
         raise EngineDeadError(f"the actor is gone: {type(error).__name__}") from None
-
-
-class RefusalFilter(logging.Filter):
-    """Logs a refused request as one line; everything else passes as it is.
-
-    Serve logs whatever a replica's method raises at ERROR with its traceback. A request that its
-    client has to change, or that meets a full queue, is no failure of the replica.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Changes the record in place; False where the logger isn't to show its new level."""
-        error = record.exc_info[1] if record.exc_info else None
-        level = next((level for kind, level in _LEVELS if isinstance(error, kind)), None)
-        if level is None:
-            return True
-        record.levelno, record.levelname = level, logging.getLevelName(level)
-        # A message may show what the client wrote, newlines and all.
-        record.msg, record.args = "request refused: %s", (" ".join(str(error).split()),)
-        record.exc_info = record.exc_text = None
-        return logging.getLogger(record.name).isEnabledFor(level)

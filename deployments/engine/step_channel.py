@@ -10,6 +10,7 @@ directory that only this user can enter.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import pickle
 import shutil
@@ -84,17 +85,23 @@ class StepServer:
             self._plans.put(None)
 
     def _run(self, connection: socket.socket) -> None:
-        with connection:
+        try:
             while (plan := self._plans.get()) is not None:
                 answer: StepResult | Exception
                 try:
                     answer = self._execute(plan)
                 except Exception as error:
                     answer = error
-                try:
-                    connection.sendall(_frame(encode_answer(answer)))
-                except OSError:
-                    return  # the batch router has gone, and this process goes with it
+                connection.sendall(_frame(encode_answer(answer)))
+        except OSError as error:
+            logger.warning("the batch router's end of the step channel is lost: %s", error)
+        except BaseException:
+            logger.exception("the step channel ends: a plan can't be answered")
+        finally:
+            # Closing alone wouldn't end the connection while the other thread reads from it.
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
 
 class StepChannel(asyncio.Protocol):
@@ -184,9 +191,9 @@ class PlanEncoder:
     """The sender's end of one connection.
 
     A decode row's table of blocks is as long as its sequence, but from step to step it mostly
-    stays what it was. So only its new end is sent, and the receiver's plans share the tables that
-    it has: its user sees by its identity that it is unchanged. That a long
-    context costs no more than a short one needs both ends to see the same plans in the same order.
+    stays what it was. So only its new end is sent, and an unchanged table is the same object in
+    the receiver's plans, which it can compare by identity. This needs both ends to see the same
+    plans in the same order, and makes a long context cost no more than a short one.
     """
 
     def __init__(self) -> None:

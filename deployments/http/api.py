@@ -61,7 +61,7 @@ def build_api(
     async def no_route(request: Request, error: HTTPException) -> Response:
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
         route = RouteError(
-            f"{request.method} {request.url.path}: {error.detail}; see the README for the routes",
+            f"{request.method} {request.url.path}: {error.detail}; docs/api.md lists the routes",
             status=error.status_code,
             code=code,
         )

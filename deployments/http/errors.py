@@ -1,6 +1,7 @@
-"""The table from exception to HTTP status and code.
+"""The table from exception to HTTP status.
 
-`qwen3_a8w8.openai.errors` builds the body. An exception that isn't in the table is a bug:
+`qwen3_a8w8.openai.errors` builds the body and has the codes that exceptions have everywhere; those
+that exist over HTTP only are here. An exception that isn't in the table is a bug:
 clients get a 500 without details.
 """
 
@@ -75,7 +76,7 @@ _TABLE: tuple[tuple[type[Exception], int, str | None], ...] = (
 
 
 def status_and_code(error: Exception) -> tuple[int, str | None]:
-    """HTTP status and code of an exception; the code is None if the exception has its own."""
+    """HTTP status and code of an exception; None: the code that the body gives it."""
     if isinstance(error, RouteError):
         return error.status, error.code
     for kind, status, code in _TABLE:

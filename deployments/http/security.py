@@ -1,6 +1,7 @@
 """Security middleware (ASGI): CORS, sizes, media type and API keys.
 
-Each part sends its own error response, in OpenAI's format, before any of the body is read.
+Each part sends its own error response, in OpenAI's format; all but `RequestGuard`, which limits
+the body while it is read, do so before any of the body is read.
 Doesn't know about Ray or the model. `add_security` adds the parts in their order.
 """
 
@@ -28,7 +29,7 @@ from qwen3_a8w8.errors import ConfigError, Qwen3A8W8Error
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """Paths for load balancers; they only report whether the server is ready."""
 
-CORS_METHODS = ("GET", "POST")
+CORS_METHODS = ("GET", "POST", "DELETE")
 
 
 def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -> None:

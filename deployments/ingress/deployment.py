@@ -6,6 +6,7 @@ engines see tokens only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from deployments.http.security import add_security
 from deployments.ingress.handle_methods import HandleMethods, Prompt, Sampling
 from deployments.ingress.service import ModelService
 from deployments.replicas.client import ReplicaClient
+from deployments.replicas.refusal_log import RefusalFilter
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
@@ -40,6 +42,7 @@ class Ingress:
         Raises:
             CheckpointError: the model can't be found, or a file is missing or damaged.
         """
+        logging.getLogger("ray.serve").addFilter(RefusalFilter())  # Serve logs by this name
         self._settings = settings
         self._service = ModelService(
             settings.public_name,

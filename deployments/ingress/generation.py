@@ -233,7 +233,7 @@ class Generation:
                 yield []
 
     async def _wait(self, timeout_s: float | None = None) -> bool:
-        """Until something has changed; whether it has within the time."""
+        """Waits for a change; returns False when the time is up without one."""
         loop = asyncio.get_running_loop()
         # A timer costs less than wait_for, which makes a task; this runs once per token.
         timer = None if timeout_s is None else loop.call_later(timeout_s, self._changed.set)

@@ -111,9 +111,10 @@ def local_application(
                 _run(settings)
             yield f"http://{host}:{port}"
         finally:
+            # Only on the Ray of this process: without one, asking Serve would join any other.
             # The controller ends with this Ray; serve.shutdown() before that would only log an
             # error about it.
-            if serve.status().applications:
+            if ray.is_initialized() and serve.status().applications:
                 serve.delete(APPLICATION_NAME)
             ray.shutdown()
 
@@ -146,17 +147,23 @@ def _start_ray(settings: AppSettings, *, has_logs: bool) -> None:
         + http.num_replicas * http.num_cpus
     )
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
-    ray.init(
-        address="local",
-        # Ray's CPUs are only bookkeeping; a small machine may still run everything.
-        num_cpus=max(os.cpu_count() or 1, math.ceil(num_reserved)),
-        resources=_custom_resources(settings),
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        log_to_driver=has_logs,
-        # Ray's warnings here are about settings that are intended.
-        logging_level=logging.ERROR,
-    )
+    try:
+        ray.init(
+            address="local",
+            # Ray's CPUs are only bookkeeping; a small machine may still run everything.
+            num_cpus=max(os.cpu_count() or 1, math.ceil(num_reserved)),
+            resources=_custom_resources(settings),
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            log_to_driver=has_logs,
+            # Ray's warnings here are about settings that are intended.
+            logging_level=logging.ERROR,
+        )
+    except Exception as error:  # Ray raises plain ones too
+        raise EngineDeadError(
+            f"Ray couldn't be started: {str(error).strip().splitlines()[0]}; if the machine is "
+            "busy, try again later, and see /tmp/ray/session_latest/logs"
+        ) from error
 
 
 def _start_serve(host: str, port: int) -> None:

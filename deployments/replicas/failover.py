@@ -57,7 +57,7 @@ class Attempts:
         self._num_tokens = 0
 
     def progressed(self, num_tokens: int) -> None:
-        """The request has given tokens; past those at which an engine crashed, it is cleared."""
+        """Counts tokens of the request; after `ISOLATION_TOKENS` it isn't blamed any more."""
         self._num_tokens += num_tokens
         if self._num_tokens >= ISOLATION_TOKENS:
             self.num_engine_crashes = 0

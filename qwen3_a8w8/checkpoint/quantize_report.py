@@ -103,7 +103,7 @@ def plot_report(report_file: Path, picture: Path) -> None:
     except ImportError as error:
         raise ConfigError(
             "a picture needs matplotlib, which isn't installed; install it with "
-            "'pip install qwen3-a8w8[plots]'"
+            "pip install -e '.[plots]'"
         ) from error
     linears = json.loads(report_file.read_text(encoding="utf-8"))["linears"]
     rows = [

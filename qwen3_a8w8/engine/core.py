@@ -1,11 +1,11 @@
-"""The engine's face: requests in, plans out, results in, token events out.
+"""The engine's interface: requests in, plans out, results in, token events out.
 
 Synchronous, single-threaded and deterministic: it waits for nothing, so the
 in-process engine (`engine.py`) and the asynchronous batch router of the deployment
 drive the same code. Per step: `plan_step`, the driver has the plan executed and hands the
 answer to `take`. With `lookahead` 1 the next plan may be asked for before the
-result of the last one is in; the tokens are the same either way. What is in flight is
-counted here and nowhere else.
+result of the last one is in; the tokens are the same either way. Drivers keep no account of what
+is in flight: the step cycle does.
 
 Who may enter is decided in `admission/`, who runs in `scheduling/`; `step_cycle.py` goes from
 plan to result. This module knows whether the engine is alive.
@@ -102,7 +102,7 @@ class EngineCore:
 
     @property
     def pool(self) -> BlockPool:
-        """The KV blocks, to look at."""
+        """The KV blocks, read only."""
         return self._pool
 
     @property
@@ -116,9 +116,9 @@ class EngineCore:
         return self._steps.num_in_flight
 
     @property
-    def oldest_in_flight(self) -> int | None:
-        """Step id of the oldest of them."""
-        return self._steps.oldest_in_flight
+    def plans_in_flight(self) -> list[StepPlan]:
+        """Those plans, the oldest first."""
+        return self._steps.plans_in_flight
 
     @property
     def error(self) -> EngineDeadError | None:
@@ -126,7 +126,7 @@ class EngineCore:
         return self._error
 
     def sequence(self, seq_id: int) -> Sequence:
-        """An active sequence, to look at (its seed, clamped max_tokens, cached tokens ...).
+        """An active sequence, read only (its seed, clamped max_tokens, cached tokens ...).
 
         Raises:
             KeyError: it has ended or never was.

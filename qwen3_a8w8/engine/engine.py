@@ -7,6 +7,7 @@ while the device computes. Tokens only; `llm/` adds the text.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ class Engine:
         self._runner = runner
         self._core = EngineCore(runner.capabilities, config)
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="runner")
+        self._pid = os.getpid()
+        self._last_sent = -1  # step id
         self._answers: deque[tuple[int, StepResult | Exception]] = deque()  # with their step ids
         self._has_answer = threading.Event()
         self._events: dict[int, list[TokenEvent]] = {}
@@ -50,9 +53,16 @@ class Engine:
         Returns:
             Whether there was anything to do.
         """
+        if os.getpid() != self._pid:
+            raise EngineDeadError(
+                f"the engine's threads are in process {self._pid}, not in its fork {os.getpid()}; "
+                "make an engine in each process",
+                was_computing=False,
+            )
         try:
-            while plan := self._core.plan_step():
-                self._worker.submit(self._execute, plan)
+            self._send()
+            while self._core.plan_step() is not None:
+                self._send()
         except Exception as error:
             events = self._core.fail_all(error)
         else:
@@ -63,6 +73,13 @@ class Engine:
             if event.seq_id in self._events:
                 self._events[event.seq_id].append(event)
         return True
+
+    def _send(self) -> None:
+        """Sends the plans in flight that haven't been, also those that an interrupt kept back."""
+        for plan in self._core.plans_in_flight:
+            if plan.step_id > self._last_sent:
+                self._worker.submit(self._execute, plan)
+                self._last_sent = plan.step_id
 
     def _execute(self, plan: StepPlan) -> None:
         """Runs on the worker's thread."""
@@ -85,7 +102,7 @@ class Engine:
             if not self._answers:
                 self._has_answer.wait()
         step_id, answer = self._answers[0]
-        is_new = step_id == self._core.oldest_in_flight
+        is_new = any(plan.step_id == step_id for plan in self._core.plans_in_flight[:1])
         events = self._core.take(answer) if is_new else []
         self._answers.popleft()
         return events

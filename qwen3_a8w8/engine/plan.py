@@ -8,8 +8,8 @@ sampled itself), so a plan never carries a decode token: a row continues from
 what the device sampled last, and step N+1 can be planned before the result of
 step N has arrived.
 
-What there are sixteen of in every step are named tuples, which are made and packed in a third
-of the time.
+Rows and samples are named tuples: there are sixteen of each in a step, and named tuples are made
+and pickled in a third of the time of dataclasses.
 """
 
 from __future__ import annotations

@@ -38,9 +38,9 @@ class InFlight:
         return len(self._steps)
 
     @property
-    def oldest(self) -> int | None:
-        """Id of the step whose result comes next."""
-        return self._steps[0].plan.step_id if self._steps else None
+    def plans(self) -> list[StepPlan]:
+        """Their plans, the oldest first."""
+        return [step.plan for step in self._steps]
 
     @property
     def has_lost(self) -> bool:
@@ -226,9 +226,9 @@ class StepCycle:
         return len(self._in_flight)
 
     @property
-    def oldest_in_flight(self) -> int | None:
-        """Step id of the oldest plan whose result isn't in."""
-        return self._in_flight.oldest
+    def plans_in_flight(self) -> list[StepPlan]:
+        """Those plans, the oldest first."""
+        return self._in_flight.plans
 
     def plan(self) -> StepPlan | None:
         """Makes the next plan, or none; see `EngineCore.plan_step`.

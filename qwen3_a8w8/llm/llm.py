@@ -292,7 +292,7 @@ class _Outputs:
         ]
 
     def take(self, request_index: int, index: int, event: TokenEvent) -> bool:
-        """Takes an event of the engine; whether a stop string has ended the sequence."""
+        """Takes an event of the engine; returns whether a stop string has ended the sequence."""
         delta = self._processors[request_index][index].feed(event)
         self._deltas[request_index][index].append(delta)
         return delta.is_stopped

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from deployments.engine.replica import RefusalFilter
+from deployments.replicas.refusal_log import RefusalFilter
 from qwen3_a8w8.errors import (
     CapacityError,
     ContextLengthError,

@@ -113,3 +113,19 @@ async def test_nobody_listens_any_more():
     server.close()
     with pytest.raises(EngineDeadError, match="can't be reached"):
         await StepChannel.connect(server.path)
+
+
+class Unpicklable(Exception):
+    def __reduce__(self):
+        raise TypeError("not this one")
+
+
+@pytest.mark.parametrize("error", [Unpicklable(), SystemExit(3)])
+async def test_plan_that_cannot_be_answered_ends_the_channel(error):
+    def fail(plan):
+        raise error
+
+    channel, answers = await connect(StepServer(fail).path)
+    channel.send(StepPlan(0))
+    assert isinstance(await next_of(answers), EngineDeadError)
+    await channel.close()

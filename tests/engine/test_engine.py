@@ -220,3 +220,28 @@ def test_interrupt_while_the_engine_waits_for_a_step_loses_no_result():
         assert [list(output.token_ids)] == expected_outputs(make_request(i), make_capabilities())
         assert engine.stats().num_blocks_in_use == 0
     engine.close()
+
+
+def test_interrupt_between_making_and_sending_a_plan_sends_it_later(engine, monkeypatch):
+    submit, sent = engine._worker.submit, []
+
+    def interrupted_once(*args):
+        if len(sent) == 1:
+            sent.append(None)
+            raise KeyboardInterrupt
+        sent.append(args)
+        return submit(*args)
+
+    monkeypatch.setattr(engine._worker, "submit", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        engine.generate([make_request(1)])
+    (output,) = engine.generate([make_request(2)])
+    assert [list(output.token_ids)] == expected_outputs(make_request(2), make_capabilities())
+
+
+def test_forked_child_is_refused():
+    engine = Engine(FakeRunner(), EngineConfig())
+    engine._pid -= 1  # as in a child, where the process is another one and the threads are gone
+    with pytest.raises(EngineDeadError, match="fork"):
+        engine.generate([make_request()])
+    engine.close()

@@ -188,6 +188,8 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"background": True}, "background"),
+        ({"n": 2}, "n"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"truncation": "auto"}, "truncation"),
         ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),

@@ -152,6 +152,16 @@ if child == 0:
     sys.exit(0)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """,
+    "forked child that closes": """
+model = make()
+time.sleep(0.2)  # the threads sleep by now, and only the parent has them
+warnings.simplefilter("ignore")
+child = os.fork()
+if child == 0:
+    model.compiler.close()
+    sys.exit(0)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+""",
 }
 
 

@@ -41,6 +41,13 @@ _REFUSED = {
     "prompt": "templates aren't stored here; send the text in input",
 }
 
+_REFUSED_OF_CHAT = {
+    "n": "a response has one output; send several requests",
+    "prompt_logprobs": "the Responses API doesn't return log-probabilities; use "
+    "/v1/chat/completions",
+}
+"""Fields of chat completions whose output a response has no place for."""
+
 
 class Reasoning(BaseModel):
     """Reasoning options."""
@@ -107,6 +114,10 @@ class ResponsesRequest(RequestModel):
     def _check_supported(self) -> ResponsesRequest:
         for name, remedy in _REFUSED.items():
             if getattr(self, name):
+                raise FieldError(f"{name} is set, but not supported; {remedy}", name)
+        for name, remedy in _REFUSED_OF_CHAT.items():
+            value = (self.model_extra or {}).get(name)
+            if value is not None and not (name == "n" and value == 1):
                 raise FieldError(f"{name} is set, but not supported; {remedy}", name)
         if self.truncation not in (None, "disabled"):
             raise FieldError(

@@ -71,7 +71,8 @@ ThreadPool::ThreadPool(int num_threads) : num_threads_(std::max(1, num_threads))
 
 ThreadPool::~ThreadPool() {
   close();
-  delete sleep_;
+  // In a forked child, threads of the parent count as waiting: destroying would wait for them.
+  if (!is_inherited()) delete sleep_;
 }
 
 void ThreadPool::start() {
