@@ -19,7 +19,7 @@ def demo(application, tmp_path_factory):
         yield running
 
 
-def stream(demo, prompt, on_begin=lambda: None, max_tokens=1500, **fields):
+def stream(demo, prompt, on_begin=lambda: None, max_tokens=400, **fields):
     return stream_text(
         demo,
         prompt,
@@ -59,7 +59,7 @@ def test_killed_process_leaves_two_long_streams_as_they_would_have_been(demo, vi
 
 
 def test_structured_output_survives_the_crash_of_its_actor(demo):
-    asked = {"max_tokens": 900, "guided_regex": "[A-F0-9-]{4000,5000}"}
+    asked = {"max_tokens": 300, "guided_regex": "[A-F0-9-]{4000,5000}"}
     undisturbed = stream(demo, PROMPTS[0], **asked)
     assert set(undisturbed) <= set("ABCDEF0123456789-")
     killed = []

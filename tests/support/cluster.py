@@ -38,6 +38,8 @@ DEADLINE_S = 120.0
 """Most that a test waits for something to come; far more than it takes on a busy machine."""
 STALL_TIMEOUT_S = 3600.0
 """Replicas whose steps a test holds aren't to be taken for stalled ones."""
+FAILOVER = {"timeout_s": 600.0}
+"""On a busy machine the next replica may take minutes to start."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,7 @@ def running_application(directory: Path, http_proxy: str | None = None):
         model=str(directory),
         served_model_name="tiny",
         runner_factory=FAKE_RUNNER,
+        failover=FAILOVER,
         replicas={
             "num_replicas": NUM_REPLICAS,
             "actor_num_cpus": 0.5,
@@ -182,6 +185,7 @@ def demo_application(beside: RunningApplication, directory: Path):
         model=str(directory),
         served_model_name="tiny",
         runner_factory=GATED_MODEL,
+        failover=FAILOVER,
         engine={"num_threads": 1, "num_kv_blocks": 257},
         replicas={
             "num_replicas": NUM_REPLICAS,
