@@ -15,7 +15,7 @@ from qwen3_a8w8.text.structured import StructuredOutput
 from tests.support.fakes import make_capabilities
 
 GRAMMAR = StructuredOutput(regex="[a-z]+", param="guided_regex")
-DEADLINE_S = 30
+DEADLINE_S = 120
 
 
 class HeldRunner:

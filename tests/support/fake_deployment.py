@@ -103,7 +103,7 @@ class FakeEngine:
             router.abort(stream)
 
     async def stream(self, request: EngineRequest):
-        settings = FailoverSettings(max_resumes=0, timeout_s=5)
+        settings = FailoverSettings(max_resumes=0, timeout_s=120)
         async with aclosing(resumed_stream(self._open, request, settings)) as events:
             async for event in events:
                 yield event
