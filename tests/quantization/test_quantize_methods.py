@@ -218,7 +218,7 @@ def test_command_quantises_with_a_calibration_file(source, tmp_path):
 
 def test_picture_without_matplotlib_is_refused_with_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ConfigError, match=r"qwen3-a8w8\[plots\]"):
+    with pytest.raises(ConfigError, match=r"pip install -e .\.\[plots\]"):
         plot_report(tmp_path / "report.json", tmp_path / "report.png")
 
 
