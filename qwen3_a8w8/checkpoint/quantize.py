@@ -20,7 +20,6 @@ import torch
 
 from qwen3_a8w8.checkpoint.calibration_states import CalibrationStates
 from qwen3_a8w8.checkpoint.compressed_tensors_scheme import w8a8_quantization_config
-from qwen3_a8w8.checkpoint.copied_files import copy_other_files
 from qwen3_a8w8.checkpoint.hf_float import HfFloatReader
 from qwen3_a8w8.checkpoint.model_files import ModelFiles, read_model_files
 from qwen3_a8w8.checkpoint.names import (
@@ -47,6 +46,19 @@ from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
 
 logger = logging.getLogger(__name__)
+
+COPIED_FILES = (
+    "generation_config.json",
+    "tokenizer*",
+    "vocab.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template*",
+    "LICENSE*",
+    "NOTICE*",
+)
+"""Files copied unchanged from the source, as glob patterns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +241,7 @@ class _Quantisation:
         raw = {**self._model.raw_config, "quantization_config": quantization}
         text = json.dumps(raw, indent=2) + "\n"
         (directory / "config.json").write_text(text, encoding="utf-8")
-        copy_other_files(self._model.directory, directory)
+        _copy_other_files(self._model.directory, directory)
         settings = {
             "method": options.method,
             "scale_search": options.scale_search,
@@ -247,3 +259,11 @@ class _Quantisation:
         digest.update(str(self._max_shard_bytes).encode())
         self._files.update_digest(digest)
         return digest.hexdigest()
+
+
+def _copy_other_files(source: Path, target: Path) -> None:
+    """Copies what quantising doesn't change: tokenizer, template, licence."""
+    for pattern in COPIED_FILES:
+        for path in sorted(source.glob(pattern)):
+            if path.is_file():
+                shutil.copyfile(path, target / path.name)

@@ -13,10 +13,13 @@ Notation: T rows (tokens), H hidden, D head_dim, round = half to even.
 `quantised row`: scale = max(max|x|, EPS) / 127, q = clamp(round(x / scale), +-127).
 """
 
-from qwen3_a8w8.kernels.ops.cache import KvCache
-from qwen3_a8w8.kernels.ops.linear import LinearWeight
-from qwen3_a8w8.kernels.ops.op_set import Ops
-from qwen3_a8w8.kernels.ops.rows import QUANT_EPS
-from qwen3_a8w8.kernels.ops.sampling import SAMPLE_CONTROLS
+from qwen3_a8w8.kernels.ops.cache import CacheOps, KvCache
+from qwen3_a8w8.kernels.ops.linear import LinearOps, LinearWeight
+from qwen3_a8w8.kernels.ops.rows import QUANT_EPS, RowOps
+from qwen3_a8w8.kernels.ops.sampling import SAMPLE_CONTROLS, SamplingOps
 
 __all__ = ["QUANT_EPS", "SAMPLE_CONTROLS", "KvCache", "LinearWeight", "Ops"]
+
+
+class Ops(RowOps, LinearOps, CacheOps, SamplingOps):
+    """Records the op calls of one callable; the first argument of every model function."""
