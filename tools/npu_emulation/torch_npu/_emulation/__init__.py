@@ -1,0 +1,1 @@
+"""What stands behind the emulated torch_npu; see the docstring of `torch_npu`."""

@@ -1,0 +1,453 @@
+"""A double of the graph API that records what is captured, updated and replayed.
+
+As on a device, a capture computes nothing, a replay runs the recorded ops on the recorded
+memory, and attention waits in each replay until the host has given it its lengths:
+
+* what a capture returns is garbage until the first replay; caches are untouched by it;
+* a replay reads and writes the addresses of the capture. New tensors under the old names are
+  not seen; memory that was freed since is an error;
+* without an update the graph waits forever, which `synchronize` reports as an error.
+
+`journal` tells tests what happened, in order.
+
+Source: torch_npu/npu/graphs.py of the wheels: `NPUGraph`, `graph`, `_GraphDispatchMode`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+
+from torch_npu._emulation.options import options
+from torch_npu._emulation.refusals import ContractError
+from torch_npu.npu.streams import ExternalEvent, Stream, current_stream, stream
+
+UPDATABLE = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
+
+journal: list[tuple[str, Any]] = []
+"""("capture", number of ops), ("update", per record: what was given), ("replay", number of ops)."""
+
+_capturing: NPUGraph | None = None
+_pending: list[Iterator[None]] = []
+_waiting_for: ExternalEvent | None = None
+
+
+@dataclass
+class _OutsideTensor:
+    """A tensor that existed before the capture: its address, but not its memory."""
+
+    storage: StorageWeakRef
+    dtype: torch.dtype
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    @staticmethod
+    def of(tensor: Tensor) -> _OutsideTensor:
+        return _OutsideTensor(
+            StorageWeakRef(tensor.untyped_storage()),
+            tensor.dtype,
+            tuple(tensor.shape),
+            tuple(tensor.stride()),
+            tensor.storage_offset(),
+        )
+
+    def tensor(self) -> Tensor:
+        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        if storage is None:
+            raise ContractError(
+                f"a graph is replayed that reads or writes freed memory: a {self.dtype} tensor "
+                f"of shape {self.size}, which its owner has dropped since the capture"
+            )
+        empty = torch.empty(0, dtype=self.dtype)
+        return empty.set_(storage, self.offset, self.size, self.stride)
+
+
+@dataclass
+class _Op:
+    """One recorded call; `results` are tensors of the graph's own memory."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    results: list[Tensor]
+    event: ExternalEvent | None = None
+    group: object | None = None
+
+
+@dataclass
+class _TaskGroup:
+    """What `graph_task_group_end` returns: ops whose arguments may be updated."""
+
+    ops: list[_Op] = field(default_factory=list)
+    graph: NPUGraph | None = None
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, owner: NPUGraph) -> None:
+        super().__init__()
+        self.owner = owner
+        self.own: set[int] = set()
+        self.fresh: list[Tensor] = []
+        self.saved: list[tuple[Tensor, Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        name = func._schema.name
+        if name in ("aten::_local_scalar_dense", "aten::nonzero", "aten::is_nonzero"):
+            raise RuntimeError(
+                f"{name} needs the host to wait for the device, which a captured stream can't: "
+                "error code is 107027"
+            )
+        self._save_mutated(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if _is_view(func):
+            self._own_if_inputs_are(args, result)
+            return result
+        results = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
+        inputs = {_key(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
+        for item in results:
+            if _key(item) not in inputs:
+                self.own.add(_key(item))
+                self.fresh.append(item)
+        op = _Op(func, self._refer(args), self._refer(kwargs), results)
+        self.owner._add(op)
+        return result
+
+    def _own_if_inputs_are(self, args: Any, result: Any) -> None:
+        # A view shares its base's storage, so that its key is the base's.
+        return None
+
+    def _save_mutated(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        """Keeps what the op is about to change, because a capture changes nothing."""
+        for index, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            value = kwargs.get(argument.name, args[index] if index < len(args) else None)
+            for tensor in tree_flatten(value)[0]:
+                if isinstance(tensor, Tensor) and _key(tensor) not in self.own:
+                    self.saved.append((tensor, tensor.clone()))
+        if func._schema.name == "npu::npu_apply_rotary_pos_emb":  # in place without saying so
+            for tensor in args[:2]:
+                if _key(tensor) not in self.own:
+                    self.saved.append((tensor, tensor.clone()))
+
+    def _refer(self, value: Any) -> Any:
+        def one(item: Any) -> Any:
+            if isinstance(item, Tensor) and _key(item) not in self.own:
+                return _OutsideTensor.of(item)
+            return item
+
+        return tree_map(one, value)
+
+    def undo(self) -> None:
+        """Puts back what the capture changed, and makes its results garbage."""
+        for tensor, before in reversed(self.saved):
+            tensor.copy_(before)
+        for tensor in self.fresh:
+            if tensor.is_floating_point():
+                tensor.fill_(float("nan"))
+            elif tensor.dtype != torch.bool:
+                tensor.fill_(-86)
+        self.saved.clear()
+        self.fresh.clear()
+
+
+def _key(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def _is_view(func: Any) -> bool:
+    returns = func._schema.returns
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns) or (
+        func._schema.name in ("aten::detach", "aten::alias", "aten::_reshape_alias")
+    )
+
+
+class NPUGraph:
+    """Work that was captured once and can be replayed."""
+
+    def __init__(self) -> None:
+        if not options.graph:
+            raise RuntimeError(
+                "NPUGraph: NPU function error: aclmdlRICaptureBegin, error code is 207000\n"
+                "[Error]: The feature is not supported by this version of CANN."
+            )
+        self.auto_dispatch_capture = False
+        self._ops: list[_Op] = []
+        self._records: list[_Op] = []
+        self._recorder: _Recorder | None = None
+        self._group: _TaskGroup | None = None
+        self._next_event: ExternalEvent | None = None
+        self._is_captured = False
+
+    def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+        """Starts to record."""
+        global _capturing
+        if _capturing is not None:
+            raise RuntimeError("another graph is being captured")
+        if self._is_captured:
+            raise RuntimeError("this NPUGraph was captured before; call reset() first")
+        _capturing = self
+        self._recorder = _Recorder(self)
+        self._recorder.__enter__()
+
+    def capture_end(self) -> None:
+        """Ends the recording."""
+        global _capturing
+        assert self._recorder is not None
+        self._recorder.__exit__(None, None, None)
+        _capturing = None
+        self._recorder.undo()
+        self._recorder = None
+        self._is_captured = True
+        journal.append(("capture", len(self._ops)))
+
+    def _add(self, op: _Op) -> None:
+        if self._next_event is not None:
+            op.event, self._next_event = self._next_event, None
+        name = op.func._schema.name.removeprefix("npu::")
+        if self._group is not None:
+            self._group.ops.append(op)
+        elif name in UPDATABLE:
+            if not self.auto_dispatch_capture:
+                pass  # its lengths stay those of the capture
+            else:
+                op.event = ExternalEvent()
+                self._records.append(op)
+        self._ops.append(op)
+
+    def update(self, cpu_update_input: list[dict[str, Any]]) -> None:
+        """Gives the attention ops their host arguments for the next replay.
+
+        Args:
+            cpu_update_input: one dict for all, or one per op in the order of the capture.
+        """
+        if not self.auto_dispatch_capture:
+            raise RuntimeError(
+                "The current graph configuration does not support update, "
+                "try to capture by setting auto_dispatch_capture=True during capture"
+            )
+        if len(cpu_update_input) == 1:
+            cpu_update_input = cpu_update_input * len(self._records)
+        if len(cpu_update_input) != len(self._records):
+            raise RuntimeError(
+                f"there are {len(self._records)} operators that need to be updated, and "
+                f"{len(cpu_update_input)} elements in cpu_update_input"
+            )
+        journal.append(("update", [dict(item) for item in cpu_update_input]))
+        for op, given in zip(self._records, cpu_update_input, strict=True):
+            for name, value in given.items():
+                # A name that wasn't passed in the capture is ignored, as the wheel does.
+                if name in op.kwargs:
+                    op.kwargs[name] = list(value) if isinstance(value, (list, tuple)) else value
+            assert op.event is not None
+            op.event.record()
+
+    def replay(self) -> None:
+        """Runs the captured ops; where one waits for an event, the rest follows later."""
+        if not self._is_captured:
+            raise RuntimeError("NPUGraph.replay before a capture")
+        if _pending:
+            raise ContractError("a graph is replayed while another waits for its update")
+        journal.append(("replay", len(self._ops)))
+        _pending.append(self._run())
+        continue_pending()
+
+    def _run(self) -> Iterator[None]:
+        global _waiting_for
+        for op in self._ops:
+            if op.event is not None:
+                while not op.event.is_recorded:
+                    _waiting_for = op.event
+                    yield
+                op.event.is_recorded = False
+            args, kwargs = _resolved((op.args, op.kwargs))
+            result = op.func(*args, **kwargs)
+            fresh = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
+            for kept, value in zip(op.results, fresh, strict=True):
+                if kept.data_ptr() != value.data_ptr():
+                    kept.copy_(value)
+
+    def reset(self) -> None:
+        """Drops what was captured."""
+        self._ops, self._records, self._is_captured = [], [], False
+
+    def pool(self) -> tuple[int, int]:
+        """A token of the graph's memory."""
+        return (id(self), 0)
+
+
+def _resolved(value: Any) -> Any:
+    leaves, spec = tree_flatten(value, is_leaf=lambda item: isinstance(item, _OutsideTensor))
+    found = [item.tensor() if isinstance(item, _OutsideTensor) else item for item in leaves]
+    return tree_unflatten(found, spec)
+
+
+def continue_pending() -> None:
+    """Goes on with a replay that waited for an event."""
+    global _waiting_for
+    if _pending:
+        _waiting_for = None
+        running = _pending[0]
+        try:
+            next(running)
+        except StopIteration:
+            _pending.remove(running)
+        except BaseException:
+            _pending.clear()
+            raise
+
+
+def check_nothing_waits() -> None:
+    """Raises if a replay waits for an event: a device would hang here."""
+    if _pending:
+        _pending.clear()
+        raise ContractError(
+            "a replayed graph waits for an event that nobody has recorded: attention was not "
+            "given its lengths by update() or a task update; a device would hang here"
+        )
+
+
+def record_wait(event: ExternalEvent) -> None:
+    """In a capture: the next op waits for an event in every replay."""
+    if _capturing is not None:
+        _capturing._next_event = event
+
+
+class graph:  # noqa: N801  (torch's name)
+    """Captures the work of a block into a graph."""
+
+    def __init__(
+        self,
+        npu_graph: NPUGraph,
+        pool: Any = None,
+        stream: Stream | None = None,
+        auto_dispatch_capture: bool = False,
+        capture_error_mode: str = "global",
+    ) -> None:
+        self._graph = npu_graph
+        self._stream = stream or Stream()
+        self._graph.auto_dispatch_capture = auto_dispatch_capture
+        self._context = _stream_context(self._stream)
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+        self._graph.capture_begin()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._graph.capture_end()
+        self._context.__exit__(kind, error, trace)
+
+
+_stream_context = stream
+
+
+def is_current_stream_capturing() -> bool:
+    """Whether a graph is being captured."""
+    return _capturing is not None
+
+
+def graph_pool_handle() -> tuple[int, int]:
+    """A token of memory that graphs may share."""
+    return (0, 0)
+
+
+def graph_task_group_begin(stream: Stream) -> None:
+    """Begins a group of ops whose arguments can be updated."""
+    _expect_capture("graph_task_group_begin")._group = _TaskGroup()
+
+
+def graph_task_group_end(stream: Stream) -> _TaskGroup:
+    """Ends the group; the handle is for `graph_task_update_begin`."""
+    owner = _expect_capture("graph_task_group_end")
+    group, owner._group = owner._group, None
+    if group is None:
+        raise RuntimeError("graph_task_group_end without graph_task_group_begin")
+    group.graph = owner
+    return group
+
+
+def _expect_capture(name: str) -> NPUGraph:
+    if _capturing is None:
+        raise RuntimeError(f"{name} outside of a capture")
+    return _capturing
+
+
+class _Updater(TorchDispatchMode):
+    """Takes the calls between update begin and end as new arguments of a group's ops."""
+
+    def __init__(self, group: _TaskGroup) -> None:
+        super().__init__()
+        self.group = group
+        self.index = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not func._schema.name.startswith("npu::"):
+            return func(*args, **(kwargs or {}))
+        if self.index >= len(self.group.ops) or self.group.ops[self.index].func is not func:
+            raise ContractError(f"a task update calls {func}, which was not captured there")
+        op = self.group.ops[self.index]
+        self.index += 1
+        op.args = tree_map(_outside, args)
+        op.kwargs = {name: tree_map(_outside, value) for name, value in (kwargs or {}).items()}
+        lengths = {name: value for name, value in op.kwargs.items() if "seq" in name}
+        journal.append(("update", [lengths]))
+        return op.results if len(op.results) != 1 else op.results[0]
+
+
+def _outside(item: Any) -> Any:
+    return _OutsideTensor.of(item) if isinstance(item, Tensor) else item
+
+
+_updating: _Updater | None = None
+
+
+def graph_task_update_begin(stream: Stream, handle: _TaskGroup) -> None:
+    """The ops called until the end replace the group's arguments."""
+    global _updating
+    _updating = _Updater(handle)
+    _updating.__enter__()
+
+
+def graph_task_update_end(stream: Stream) -> None:
+    """Ends the update; record the group's ExternalEvent next."""
+    global _updating
+    if _updating is None:
+        raise RuntimeError("graph_task_update_end without graph_task_update_begin")
+    _updating.__exit__(None, None, None)
+    _updating = None
+
+
+__all__ = [
+    "NPUGraph",
+    "check_nothing_waits",
+    "continue_pending",
+    "current_stream",
+    "graph",
+    "graph_pool_handle",
+    "graph_task_group_begin",
+    "graph_task_group_end",
+    "graph_task_update_begin",
+    "graph_task_update_end",
+    "is_current_stream_capturing",
+    "journal",
+    "record_wait",
+]

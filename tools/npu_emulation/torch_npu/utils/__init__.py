@@ -1,0 +1,1 @@
+"""Names that the wheel's metas import."""
