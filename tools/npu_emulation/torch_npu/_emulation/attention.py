@@ -95,9 +95,7 @@ def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     return weights / safe, torch.log(total) + top
 
 
-def _bnsd(
-    check: OpContract, call: Arguments, heads: int, kv_heads: int
-) -> tuple[Tensor, Tensor]:
+def _bnsd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
     q = call.query
     check.require(q.dim() == 4, f"the query has {q.dim()} dims, BNSD needs 4")
     batch, q_heads, q_len, d = q.shape

@@ -110,9 +110,7 @@ def npu_gather_pa_kv_cache(
     """
     check = OpContract("npu_gather_pa_kv_cache")
     check.require(seq_offset is None and not is_seq_lens_cumsum, "offsets aren't emulated")
-    check.require(
-        formats.format_of(key_cache) == formats.ND, "a FRACTAL_NZ cache isn't emulated"
-    )
+    check.require(formats.format_of(key_cache) == formats.ND, "a FRACTAL_NZ cache isn't emulated")
     check.dtype("block_tables", block_tables, (torch.int32,))
     check.dtype("seq_lens", seq_lens, (torch.int32,))
     block_size, start = key_cache.shape[1], 0

@@ -96,9 +96,7 @@ def npu_quant_matmul(
     dtype = output_dtype if isinstance(output_dtype, torch.dtype) else torch.int8
     if isinstance(output_dtype, int):
         dtype = SCALAR_TYPES.get(output_dtype, torch.bool)
-    check.require(
-        dtype in SCALAR_TYPES.values(), f"output_dtype {output_dtype} isn't supported"
-    )
+    check.require(dtype in SCALAR_TYPES.values(), f"output_dtype {output_dtype} isn't supported")
     allowed = {
         torch.bfloat16: (torch.float32, torch.bfloat16),
         torch.int32: (torch.float32, torch.bfloat16),

@@ -42,17 +42,17 @@ class OpContract:
             tuple(tensor.shape) == shape, f"{name} has shape {tuple(tensor.shape)}, not {shape}"
         )
 
-    def contiguous(self, **tensors: Tensor) -> None:
+    def contiguous(self, /, **tensors: Tensor) -> None:
         """The tensors are contiguous."""
         for name, tensor in tensors.items():
             self.require(tensor.is_contiguous(), f"{name} is not contiguous")
 
-    def not_empty(self, **tensors: Tensor) -> None:
+    def not_empty(self, /, **tensors: Tensor) -> None:
         """The tensors have elements."""
         for name, tensor in tensors.items():
             self.require(tensor.numel() > 0, f"{name} is empty")
 
-    def plain(self, **tensors: Tensor | None) -> None:
+    def plain(self, /, **tensors: Tensor | None) -> None:
         """The tensors are in format ND: a cast weight would be read as garbage."""
         for name, tensor in tensors.items():
             if tensor is not None:

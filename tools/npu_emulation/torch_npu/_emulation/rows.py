@@ -135,7 +135,9 @@ def npu_add_rms_norm_dynamic_quant(
     outputs = []
     for is_wanted, smooth in zip(wanted, (smooth_scale1, smooth_scale2), strict=True):
         if not is_wanted:
-            outputs.append((x1.new_empty(0, dtype=torch.int8), x1.new_empty(0, dtype=torch.float32)))
+            outputs.append(
+                (x1.new_empty(0, dtype=torch.int8), x1.new_empty(0, dtype=torch.float32))
+            )
             continue
         if smooth is not None:
             check.dtype("smooth_scale", smooth, (x1.dtype,))

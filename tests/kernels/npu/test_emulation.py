@@ -1,0 +1,20 @@
+"""The emulation of torch_npu keeps the contracts of its ops, for both ends of the versions."""
+
+import pytest
+
+from tests.support.npu_emulation import VERSIONS, run_tests
+
+pytestmark = pytest.mark.npu_contract
+
+EMULATED = "tests/kernels/npu/emulated"
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_emulated_ops_agree_with_their_documents(version):
+    files = [f"{EMULATED}/test_{name}.py" for name in ("rows", "linear", "cache", "attention")]
+    assert run_tests(*files, version=version) > 100
+
+
+def test_emulated_graphs_and_devices_behave_as_documented():
+    files = [f"{EMULATED}/test_{name}.py" for name in ("graphs", "device")]
+    assert run_tests(*files) > 20

@@ -1,0 +1,96 @@
+"""Runs tests in a process of their own, in which `torch_npu` is the emulation.
+
+Namespace `npu` can be defined once per process and from one wheel only, and libraries that find
+a torch_npu behave differently, so that the emulation never enters the process of other tests.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EMULATION = ROOT / "tools" / "npu_emulation"
+TIMEOUT_S = 900
+
+
+def _load_schemas() -> ModuleType:
+    # By path: putting the directory on sys.path would let everybody find a torch_npu.
+    spec = importlib.util.spec_from_file_location("npu_schemas", EMULATION / "npu_schemas.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+npu_schemas = _load_schemas()
+VERSIONS: tuple[str, ...] = npu_schemas.VERSIONS
+NEWEST: str = npu_schemas.NEWEST
+
+
+def environment(options: str = "", version: str = NEWEST, **more: str) -> dict[str, str]:
+    """The environment of an emulated process; skips the test if the wheel can't be had.
+
+    Args:
+        options: further options of NPU_EMULATION, e.g. "graph=0".
+        version: whose schemas define the ops.
+        more: further variables.
+    """
+    try:
+        directory = npu_schemas.fetch(version)
+    except npu_schemas.SchemasUnavailableError as error:
+        pytest.skip(str(error))
+    path = os.pathsep.join(filter(None, (str(EMULATION), os.environ.get("PYTHONPATH", ""))))
+    return os.environ | {
+        "PYTHONPATH": path,
+        "NPU_EMULATION": ",".join(filter(None, (f"version={version}", options))),
+        npu_schemas.CACHE_VARIABLE: str(directory.parent),
+        **more,
+    }
+
+
+def run_python(
+    *arguments: str, options: str = "", version: str = NEWEST, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """Runs this Python with the emulation; the caller judges the exit status."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=environment(options, version, **more),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+
+
+def run_tests(*paths: str, options: str = "", version: str = NEWEST, expression: str = "") -> int:
+    """Runs test files in an emulated process, which must all pass.
+
+    Args:
+        paths: below the root; files of an `emulated` directory are collected there only.
+        options: see `environment`.
+        version: see `environment`.
+        expression: for pytest's -k.
+
+    Returns:
+        How many tests passed.
+    """
+    chosen = ["-k", expression] if expression else []
+    done = run_python(
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *paths),
+        options=options,
+        version=version,
+    )
+    assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"
+    counted = re.search(r"(\d+) passed", done.stdout)
+    assert counted, done.stdout
+    print(done.stdout.strip().splitlines()[-1])
+    return int(counted[1])
