@@ -22,8 +22,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-OLDEST = "2.7.1"
-"""The first release with every op in use (npu_scatter_pa_kv_cache came last)."""
+OLDEST = "2.7.1.post4"
+"""The first release with every op and argument in use. What came last is the `cache_mode` of
+npu_scatter_pa_kv_cache, which 2.8.0, 2.8.0.post2 and 2.9.0 lack although they are newer."""
 NEWEST = "2.14.0"
 VERSIONS = (OLDEST, NEWEST)
 

@@ -6,16 +6,7 @@ import torch
 import torch_npu
 from torch_npu._emulation.refusals import ContractError
 
-BF16 = torch.bfloat16
-EPS_BF16 = 2.0**-8
-
-
-def random(*shape, dtype=BF16, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def f64(tensor):
-    return tensor.double().numpy()
+from tests.kernels.npu.emulated.support import BF16, EPS_BF16, f64, random
 
 
 def rms_normed(x, gamma, eps):

@@ -109,6 +109,9 @@ def _bnsd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tupl
     group = heads // kv_heads
     for b in range(batch):
         length = lengths[b]
+        if length == 0:  # as documented for keys of length 0
+            out[b], lse[b] = 0, math.inf
+            continue
         mask = _bnsd_mask(check, call, b, q_len, length)
         for head in range(heads):
             k, v = keys(b, head // group, length), values(b, head // group, length)
@@ -382,15 +385,18 @@ def _first(op: str, args: tuple[Any, ...], given: dict[str, Any]) -> tuple[Tenso
     return attend(op, Arguments(*args, **(defaults | given)))
 
 
-def _write_out(op: str, result: tuple[Tensor, Tensor], out: Tensor, lse: Tensor) -> Any:
+def _write_out(op: str, result: tuple[Tensor, Tensor], outputs: list[Tensor]) -> Any:
     check = OpContract(op)
+    check.require(len(outputs) == 2, f"out has {len(outputs)} tensors, not 2")
+    out, lse = outputs
     check.shape("attention_out", out, tuple(result[0].shape))
     check.dtype("attention_out", out, (result[0].dtype,))
     check.contiguous(attention_out=out)
     out.copy_(result[0])
     if tuple(lse.shape) == tuple(result[1].shape):
         lse.copy_(result[1])
-    return out, lse
+    # Fresh handles on the same memory: an op may not return its inputs.
+    return out.view(out.shape), lse.view(lse.shape)
 
 
 FIA = "npu_fused_infer_attention_score"
@@ -403,9 +409,9 @@ def _fia(*args: Any, **given: Any) -> Any:
 
 @kernel(f"{FIA}.out")
 def _fia_out(*args: Any, **given: Any) -> Any:
-    out, lse = given.pop("attention_out"), given.pop("softmax_lse")
+    outputs = given.pop("out")
     given.pop("workspace", None)
-    return _write_out(FIA, _first(FIA, args, given), out, lse)
+    return _write_out(FIA, _first(FIA, args, given), outputs)
 
 
 # The second version is the first with other names.
@@ -466,9 +472,9 @@ def _fia_v2(*args: Any, **given: Any) -> Any:
 
 @kernel(f"{FIA}_v2.out")
 def _fia_v2_out(*args: Any, **given: Any) -> Any:
-    out, lse = given.pop("attention_out"), given.pop("softmax_lse")
+    outputs = given.pop("out")
     given.pop("workspace", None)
-    return _write_out(f"{FIA}_v2", _second(args, given), out, lse)
+    return _write_out(f"{FIA}_v2", _second(args, given), outputs)
 
 
 def _max_workspace(query: Tensor, *args: Any, **given: Any) -> Tensor:

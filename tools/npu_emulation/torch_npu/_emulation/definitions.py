@@ -18,6 +18,9 @@ from torch_npu._emulation.options import options
 
 _FUNCTION = re.compile(r"^[-\s]*func:\s*(?P<schema>[A-Za-z_]\w*(?:\.\w+)?\(.*)$")
 
+_SELF = re.compile(r"((?:Tensor|Scalar)\S*) self(?=[,)=])")
+_OUTPUT = re.compile(r", (?P<star>\*, )?Tensor\([a-z]!\) \w+(?=[,)])")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _definitions = Library("npu", "DEF")
@@ -45,9 +48,27 @@ def schemas_of(directory: Path) -> dict[str, str]:
                 continue
             match = _FUNCTION.match(line)
             if match and section in ("custom", "symint", "quant"):
-                schema = match["schema"]
+                schema = registered(match["schema"])
                 found.setdefault(schema.split("(", 1)[0], schema)
     return found
+
+
+def registered(schema: str) -> str:
+    """The schema as torch_npu registers it, which differs from the list in two ways.
+
+    `self` is named `input`, and several output arguments are one list `out`, which isn't marked
+    as written to. Source: the schemas in the binaries of 2.7.1.post4 and 2.14.0.
+    """
+    schema = _SELF.sub(r"\1 input", schema)
+    if not schema.split("(", 1)[0].endswith(".out"):
+        return schema
+    arguments, returned = schema.split(" -> ", 1)
+    outputs = list(_OUTPUT.finditer(arguments))
+    if len(outputs) < 2:
+        return schema
+    star = outputs[0]["star"] or ""
+    returned = re.sub(r"\([a-z]!\)", "", returned)
+    return f"{arguments[: outputs[0].start()]}, {star}Tensor[] out) -> {returned}"
 
 
 def define_ops() -> None:

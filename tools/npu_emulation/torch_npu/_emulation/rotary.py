@@ -26,15 +26,15 @@ def npu_apply_rotary_pos_emb(
     layout: str = "BSND",
     rotary_mode: str = "half",
 ) -> tuple[Tensor, Tensor]:
-    """In place, though its schema doesn't say so.
+    """In place, though its schema doesn't say so; "BSH" is the old name of BSND.
 
     Source: document "torch_npu.npu_apply_rotary_pos_emb", constraints of Atlas A2/A3.
     """
     check = OpContract("npu_apply_rotary_pos_emb")
-    check.require(layout in ("BSND", "TND"), f"layout {layout!r} isn't supported")
+    check.require(layout in ("BSND", "BSH", "TND"), f"layout {layout!r} isn't supported")
     check.require(rotary_mode == "half", f"rotary_mode {rotary_mode!r} isn't supported")
     check.dtype("query", query, FLOATS)
-    num_dims = 4 if layout == "BSND" else 3
+    num_dims = 3 if layout == "TND" else 4
     tensors = {"query": query, "key": key, "cos": cos, "sin": sin}
     for name, tensor in tensors.items():
         check.dtype(name, tensor, (query.dtype,))

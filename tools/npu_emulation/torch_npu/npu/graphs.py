@@ -30,6 +30,8 @@ from torch_npu._emulation.options import options
 from torch_npu._emulation.refusals import ContractError
 from torch_npu.npu.streams import ExternalEvent, Stream, current_stream, stream
 
+IN_PLACE = "npu::npu_apply_rotary_pos_emb"
+"""Writes to its first two arguments, which its schema doesn't say."""
 UPDATABLE = ("npu_fused_infer_attention_score", "npu_fused_infer_attention_score_v2")
 
 journal: list[tuple[str, Any]] = []
@@ -112,8 +114,7 @@ class _Recorder(TorchDispatchMode):
         self._save_mutated(func, args, kwargs)
         result = func(*args, **kwargs)
         if _is_view(func):
-            self._own_if_inputs_are(args, result)
-            return result
+            return result  # it shares its base's storage, whose contents a replay renews
         results = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
         inputs = {_key(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
         for item in results:
@@ -124,23 +125,16 @@ class _Recorder(TorchDispatchMode):
         self.owner._add(op)
         return result
 
-    def _own_if_inputs_are(self, args: Any, result: Any) -> None:
-        # A view shares its base's storage, so that its key is the base's.
-        return None
-
     def _save_mutated(self, func: Any, args: Any, kwargs: dict[str, Any]) -> None:
         """Keeps what the op is about to change, because a capture changes nothing."""
+        written: list[Any] = list(args[:2]) if func._schema.name == IN_PLACE else []
         for index, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is None or not argument.alias_info.is_write:
-                continue
-            value = kwargs.get(argument.name, args[index] if index < len(args) else None)
-            for tensor in tree_flatten(value)[0]:
-                if isinstance(tensor, Tensor) and _key(tensor) not in self.own:
-                    self.saved.append((tensor, tensor.clone()))
-        if func._schema.name == "npu::npu_apply_rotary_pos_emb":  # in place without saying so
-            for tensor in args[:2]:
-                if _key(tensor) not in self.own:
-                    self.saved.append((tensor, tensor.clone()))
+            is_marked = argument.alias_info is not None and argument.alias_info.is_write
+            if is_marked or argument.name == "out":
+                written.append(kwargs.get(argument.name, args[index : index + 1]))
+        for tensor in tree_flatten(written)[0]:
+            if isinstance(tensor, Tensor) and _key(tensor) not in self.own:
+                self.saved.append((tensor, tensor.clone()))
 
     def _refer(self, value: Any) -> Any:
         def one(item: Any) -> Any:
