@@ -11,7 +11,9 @@ EMULATED = "tests/kernels/npu/emulated"
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_emulated_ops_agree_with_their_documents(version):
-    files = [f"{EMULATED}/test_{name}.py" for name in ("rows", "linear", "cache", "attention")]
+    files = [
+        f"{EMULATED}/test_{name}.py" for name in ("rows", "linear", "cache", "attention", "metas")
+    ]
     assert run_tests(*files, version=version) > 100
 
 
