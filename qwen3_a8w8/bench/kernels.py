@@ -26,8 +26,7 @@ from torch import Tensor
 
 from qwen3_a8w8.bench.machine import Machine, last_level_cache_bytes
 from qwen3_a8w8.config import ModelConfig
-from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
-from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+from qwen3_a8w8.kernels.backend import Backend, CompiledCallable, Compiler
 from qwen3_a8w8.kernels.ops import Ops
 from qwen3_a8w8.kernels.program import ConstLayout, Ref
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT32, Dim, In, Out, Static
@@ -86,7 +85,7 @@ def lm_head(
 
 def bench_kernels(
     config: ModelConfig,
-    backend: CpuBackend,
+    backend: Backend,
     machine: Machine,
     *,
     memory_bytes: int,
@@ -124,7 +123,10 @@ def bench_kernels(
         for rows in row_counts:
             if fn is lm_head and rows > MAX_LM_HEAD_ROWS:
                 continue
-            times = _time(compiled, _arguments(fn, shape, rows), min_repeats, min_seconds)
+            arguments = {
+                key: value.to(backend.device) for key, value in _arguments(fn, shape, rows).items()
+            }
+            times = _time(compiled, arguments, min_repeats, min_seconds)
             case = _Case(name, fn, shape, rows, copies)
             measured.append((case, [each / copies for each in times]))
         compiled.close()
@@ -197,7 +199,7 @@ def _num_copies(weight_bytes: int, memory_bytes: int) -> int:
     return max(2, min(-(-wanted // weight_bytes), memory_bytes // weight_bytes))
 
 
-def _bind(compiled: CompiledCallable, backend: CpuBackend) -> None:
+def _bind(compiled: CompiledCallable, backend: Backend) -> None:
     """Packs a random constant of each shape for every use."""
     gen = torch.Generator().manual_seed(0)
     sources: dict[tuple[int, ...], Tensor] = {}

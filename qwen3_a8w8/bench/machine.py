@@ -9,11 +9,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 from statistics import median
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+from qwen3_a8w8.errors import KernelUnavailableError
+from qwen3_a8w8.kernels.backend import Backend, MappableBackend
+from qwen3_a8w8.kernels.select import select_backend
 
 MIN_BUFFER_BYTES = 1 << 30
 """A shared cache may have hundreds of MiB; the buffer must be larger."""
@@ -26,6 +29,45 @@ _MULTIPLY_ROUNDS = 500_000  # some 10 to 40 ms per pass on any instruction path
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
+@runtime_checkable
+class MeasurableBackend(Backend, Protocol):
+    """A backend that can measure its own limits."""
+
+    def read_bytes_per_s(self, num_bytes: int, prefetch_bytes: int, passes: int) -> list[float]:
+        """How fast it reads memory, once per pass.
+
+        Args:
+            num_bytes: size of the buffer, which is allocated for it; larger than any cache.
+            prefetch_bytes: how far ahead software prefetches, where there is such a thing.
+            passes: most measurements.
+        """
+        ...
+
+    def int8_products_per_s(self, rounds: int, passes: int) -> list[float]:
+        """int8 multiply-adds per second, once per pass.
+
+        Args:
+            rounds: length of a pass, in a unit of the backend's own.
+            passes: most measurements.
+        """
+        ...
+
+
+def measurable_backend(device: str, num_threads: int | None, isa: str | None) -> MeasurableBackend:
+    """`select_backend`, for a benchmark.
+
+    Raises:
+        KernelUnavailableError: the device can't run here, or its limits can't be measured.
+    """
+    backend = select_backend(device, num_threads, isa)
+    if not isinstance(backend, MeasurableBackend):
+        backend.close()
+        raise KernelUnavailableError(
+            f"the limits of {backend.name} can't be measured; use --device cpu"
+        )
+    return backend
+
+
 class Machine:
     """The limits: the machine's best and median rates.
 
@@ -34,11 +76,11 @@ class Machine:
         int8_tmacs: 1e12 int8 multiply-adds per second on registers; best seen.
     """
 
-    def __init__(self, backend: CpuBackend, free_bytes: int) -> None:
+    def __init__(self, backend: MeasurableBackend, free_bytes: int) -> None:
         """Measures for the first time.
 
         Args:
-            backend: whose threads and instruction path are measured.
+            backend: is measured: its threads and instruction path, or its device.
             free_bytes: free memory, of which at most half is used temporarily.
         """
         self._backend = backend
@@ -84,6 +126,7 @@ class Machine:
         Args:
             memory: [bytes] uint8.
         """
+        assert isinstance(self._backend, MappableBackend)  # only these have packed memory
         seconds = []
         for _ in range(_FOOTPRINT_PASSES):
             start = time.perf_counter()

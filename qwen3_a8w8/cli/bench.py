@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from qwen3_a8w8.cli import options
 from qwen3_a8w8.errors import ConfigError
+
+if TYPE_CHECKING:
+    from qwen3_a8w8.kernels.backend import Backend
 
 app = typer.Typer(
     help="Measure kernels and engine against the limits of this machine.", no_args_is_help=True
@@ -28,6 +31,7 @@ def kernels(
             help="Shape such as qwen3-14b (no checkpoint needed), or a checkpoint.",
         ),
     ] = "qwen3-0.6b",
+    device: options.Device = "auto",
     num_threads: options.NumThreads = None,
     isa: options.Isa = None,
     min_seconds: Annotated[
@@ -41,12 +45,11 @@ def kernels(
     """Measure the linears and lm_head of a model's shape at 1, 16 and 512 rows."""
     from qwen3_a8w8.bench import kernels as bench  # imports torch
     from qwen3_a8w8.bench import report
-    from qwen3_a8w8.bench.machine import Machine
+    from qwen3_a8w8.bench.machine import Machine, measurable_backend
     from qwen3_a8w8.bench.provenance import provenance
     from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
     from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.checkpoint.shapes import SHAPES
-    from qwen3_a8w8.kernels.cpu.backend import CpuBackend
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes
 
     report.check_writable(json_file)
@@ -55,10 +58,10 @@ def kernels(
         with open_checkpoint(resolve_model(model)) as checkpoint:
             config, fingerprint = checkpoint.config, checkpoint.fingerprint
     console = Console(stderr=True)
-    backend = CpuBackend(isa=isa, num_threads=num_threads)
+    backend = measurable_backend(device, num_threads, isa)
     with console.status("measuring the machine") as status:
         free_bytes = free_host_memory_bytes()
-        machine = Machine(backend, free_bytes)
+        machine = Machine(backend, min(free_bytes, int(2 * memory_gib * 2**30)))
         results = bench.bench_kernels(
             config,
             backend,
@@ -69,7 +72,7 @@ def kernels(
         )
     source = provenance(backend, model=model, fingerprint=fingerprint)
     backend.close()
-    title = f"kernels, {model}, {backend.isa}, {backend.num_threads} threads"
+    title = f"kernels, {model}, {_label(backend)}"
     report.print_kernels(title, machine.as_dict(), results)
     if json_file is not None:
         report.write_json(json_file, source, machine.as_dict(), results)
@@ -87,6 +90,7 @@ def engine(
         int | None,
         typer.Option(help="Tokens of each sequence before it decodes; default: --prompt-tokens."),
     ] = None,
+    device: options.Device = "auto",
     enable: options.Enable = None,
     use_mmap: options.UseMmap = True,
     is_matrix: Annotated[
@@ -99,13 +103,13 @@ def engine(
     """Measure prefill and decoding of a checkpoint; it needs no tokenizer."""
     from qwen3_a8w8.bench import engine as bench  # imports torch
     from qwen3_a8w8.bench import report
-    from qwen3_a8w8.bench.machine import Machine
+    from qwen3_a8w8.bench.machine import Machine, measurable_backend
     from qwen3_a8w8.bench.provenance import provenance
     from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
     from qwen3_a8w8.checkpoint.resolve import resolve_model
     from qwen3_a8w8.config import DECODE_BATCH_SIZES, EngineConfig
     from qwen3_a8w8.experimental import variants
-    from qwen3_a8w8.kernels.cpu.backend import CpuBackend
+    from qwen3_a8w8.kernels.select import select_backend
     from qwen3_a8w8.runner.model_runner import ModelRunner
     from qwen3_a8w8.runner.packed_cache import AUTO, PackedCache
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes
@@ -123,19 +127,19 @@ def engine(
     results = []
     with open_checkpoint(resolve_model(model)) as checkpoint, console.status("loading") as status:
         # Its own threads: a runner's are closed with it, the limits are measured afterwards.
-        machine_backend = CpuBackend(isa=isa, num_threads=num_threads)
+        machine_backend = measurable_backend(device, num_threads, isa)
         machine = Machine(machine_backend, free_host_memory_bytes() // 2)
         for flags in variants() if is_matrix else [tuple(enable or ())]:
             config = workload.engine_config(
                 EngineConfig(
-                    device="cpu",
+                    device=device,
                     num_threads=num_threads,
                     isa=isa,
                     enable=flags,
                     use_mmap=use_mmap,
                 )
             )
-            backend = CpuBackend(isa=isa, num_threads=num_threads)
+            backend = select_backend(device, num_threads, isa)
             packed_cache = PackedCache.from_setting(AUTO, use_mmap=use_mmap)
             runner = ModelRunner(checkpoint, config, backend, packed_cache)
             status.update(f"measuring {', '.join(flags) or 'the default'}")
@@ -144,10 +148,18 @@ def engine(
             )
             results.append({"flags": list(flags), **result})
         source = provenance(machine_backend, model=model, fingerprint=checkpoint.fingerprint)
-        title = f"engine, {model}, {machine_backend.isa}, {machine_backend.num_threads} threads"
+        title = f"engine, {model}, {_label(machine_backend)}"
         machine_backend.close()
     for result in results:
         which = f", {', '.join(result['flags'])}" if result["flags"] else ""
         report.print_engine(f"{title}{which}", machine.as_dict(), result)
     if json_file is not None:
         report.write_json(json_file, source, machine.as_dict(), results)
+
+
+def _label(backend: Backend) -> str:
+    """The backend in a title: instruction path and threads, or its name."""
+    described = backend.describe()
+    if "threads" in described:
+        return f"{described['isa']}, {described['threads']} threads"
+    return backend.name

@@ -24,7 +24,8 @@ TIMEOUT_S = 900
 def _load_schemas() -> ModuleType:
     # By path: putting the directory on sys.path would let everybody find a torch_npu.
     spec = importlib.util.spec_from_file_location("npu_schemas", EMULATION / "npu_schemas.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

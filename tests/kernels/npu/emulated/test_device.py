@@ -116,3 +116,11 @@ def test_schemas_that_were_never_fetched_are_named(tmp_path):
     code, _, errors = run("", NPU_SCHEMAS_DIR=str(tmp_path))
     assert code == 1
     assert "npu_schemas.py" in errors
+
+
+def test_limits_are_rates_of_every_pass():
+    from qwen3_a8w8.kernels.npu.limits import int8_products_per_s, read_bytes_per_s
+
+    for rates in (read_bytes_per_s("cpu", 1 << 16, 3), int8_products_per_s("cpu", 3)):
+        assert 1 <= len(rates) <= 3
+        assert min(rates) > 0

@@ -298,7 +298,8 @@ def _tnd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tuple
         call.actual_seq_lengths is not None and call.actual_seq_lengths_kv is not None,
         "TND needs actual_seq_lengths and actual_seq_lengths_kv",
     )
-    assert call.actual_seq_lengths is not None and call.actual_seq_lengths_kv is not None
+    assert call.actual_seq_lengths is not None
+    assert call.actual_seq_lengths_kv is not None
     ends = [int(n) for n in call.actual_seq_lengths]
     kv_ends = [int(n) for n in call.actual_seq_lengths_kv]
     kv_tokens = call.key.shape[0]

@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import npu_schemas
 import torch
-import torch_npu
 from torch.library import Library
 
-import npu_schemas
+import torch_npu
 from torch_npu._emulation.options import options
 
 _FUNCTION = re.compile(r"^[-\s]*func:\s*(?P<schema>[A-Za-z_]\w*(?:\.\w+)?\(.*)$")
@@ -109,7 +109,8 @@ def _register_metas(path: Path) -> None:
         return original(library, name, fn, key, **more)
 
     spec = importlib.util.spec_from_file_location("torch_npu.op_plugin_metas", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     Library.impl = impl_if_defined  # type: ignore[method-assign]

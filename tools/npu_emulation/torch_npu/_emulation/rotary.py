@@ -117,7 +117,7 @@ def npu_mrope(
     check.require(rotary_dim == head_size, "partial rotation isn't emulated")
     check.plain(query=query, key=key)
     check.require(
-        0 <= int(positions.min()) and int(positions.max()) < cos_sin_cache.shape[0],
+        int(positions.min()) >= 0 and int(positions.max()) < cos_sin_cache.shape[0],
         f"positions reach {int(positions.max())}, the table has {cos_sin_cache.shape[0]} rows",
     )
     half = cos_sin_cache[positions.long()].unsqueeze(1)  # [T, 1, D], half cosines, half sines

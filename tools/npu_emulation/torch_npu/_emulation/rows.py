@@ -204,7 +204,8 @@ def npu_dequant_swiglu_quant(
     if x.dtype == torch.int32:
         check.require(activation_scale is not None, "int32 x needs an activation_scale")
         check.require(weight_scale is not None, "int32 x needs a weight_scale")
-        assert activation_scale is not None and weight_scale is not None
+        assert activation_scale is not None
+        assert weight_scale is not None
         check.dtype("weight_scale", weight_scale, (torch.float32,))
         check.shape("weight_scale", weight_scale, (1, x.shape[1]))
         check.dtype("activation_scale", activation_scale, (torch.float32,))

@@ -26,14 +26,14 @@ def npu_top_k_top_p(logits: Tensor, p: Tensor | None = None, k: Tensor | None = 
         check.shape("k", k, (batch,))
         limit = min(1024, vocab)
         check.require(
-            1 <= int(k.min()) and int(k.max()) <= limit, f"k is outside of [1, {limit}]: {k}"
+            int(k.min()) >= 1 and int(k.max()) <= limit, f"k is outside of [1, {limit}]: {k}"
         )
         threshold = values.gather(1, (vocab - k.long()).unsqueeze(1))
         values = values.masked_fill(values < threshold, -math.inf)
     if p is not None:
         check.dtype("p", p, (logits.dtype,))
         check.shape("p", p, (batch,))
-        check.require(0 <= float(p.min()) and float(p.max()) <= 1, f"p is outside of [0, 1]: {p}")
+        check.require(float(p.min()) >= 0 and float(p.max()) <= 1, f"p is outside of [0, 1]: {p}")
         below = torch.softmax(values, dim=-1).cumsum(dim=-1) <= 1 - p.float().unsqueeze(1)
         below[:, -1] = False
         values = values.masked_fill(below, -math.inf)
