@@ -61,5 +61,8 @@ from torch_npu._emulation import (  # noqa: E402, F401
 
 definitions.expose_ops()
 
+# Tensors are small here: handing parts of them to other threads costs more than it saves.
+torch.set_num_threads(1)
+
 torch.npu = npu  # type: ignore[attr-defined]
 sys.modules.setdefault("torch.npu", npu)
