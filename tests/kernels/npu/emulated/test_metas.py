@@ -127,6 +127,24 @@ def test_paged_decode_attention(rows):
     assert is_like(out, (rows, HEADS, 1, D), BF16)
 
 
+def test_paged_decode_attention_into_given_outputs():
+    cache = empty(NUM_BLOCKS, KV_HEADS, BLOCK, D, dtype=torch.int8)
+    q, lse = empty(16, HEADS, 1, D), empty(1, dtype=torch.float32)
+    arguments = decode_arguments(16)
+    workspace = torch_npu._npu_fused_infer_attention_score_get_max_workspace(
+        q, cache, cache, **arguments
+    )
+    call = torch_npu.npu_fused_infer_attention_score.out
+    call(q, cache, cache, **arguments, workspace=workspace, out=[torch.empty_like(q), lse])
+    with pytest.raises(RuntimeError, match="shape"):
+        call(q, cache, cache, **arguments, workspace=workspace, out=[q[:1], lse])
+
+
+def test_cast_of_a_weight():
+    weight = torch_npu.npu_format_cast(empty(HIDDEN, 7168, dtype=torch.int8), 29)
+    assert is_like(weight, (HIDDEN, 7168), torch.int8)
+
+
 def test_prefill_attention():
     k = empty(4096, KV_HEADS, D)
     out, _ = torch_npu.npu_fused_infer_attention_score(

@@ -485,3 +485,14 @@ def _max_workspace(query: Tensor, *args: Any, **given: Any) -> Tensor:
 for _name in (f"_{FIA}_get_max_workspace", f"_{FIA}_v2_get_max_workspace"):
     kernel(_name)(_max_workspace)
     meta(_name)(_max_workspace)
+
+
+@meta(f"{FIA}.out")
+def _fia_out_meta(*args: Any, **given: Any) -> Any:
+    outputs = given.pop("out")
+    given.pop("workspace", None)
+    wanted = getattr(torch.ops.npu, FIA).default(*args, **given)[0]
+    check = OpContract(FIA)
+    check.shape("out[0]", outputs[0], tuple(wanted.shape))
+    check.dtype("out[0]", outputs[0], (wanted.dtype,))
+    return tuple(each.view(each.shape) for each in outputs)

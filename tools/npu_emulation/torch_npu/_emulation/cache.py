@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from torch_npu._emulation import formats
-from torch_npu._emulation.definitions import kernel
+from torch_npu._emulation.definitions import kernel, meta
 from torch_npu._emulation.refusals import OpContract
 
 
@@ -120,3 +120,8 @@ def npu_gather_pa_kv_cache(
             key[start + position] = key_cache[block, offset]
             value[start + position] = value_cache[block, offset]
         start += length
+
+
+@meta("npu_gather_pa_kv_cache")
+def _npu_gather_pa_kv_cache_meta(*args: object, **_: object) -> None:
+    return None

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.library import Library
 
 from torch_npu._emulation import formats
-from torch_npu._emulation.definitions import count_call, kernel
+from torch_npu._emulation.definitions import count_call, kernel, meta
 from torch_npu._emulation.refusals import OpContract
 from torch_npu._emulation.rows import FLOATS, varied
 
@@ -44,10 +44,20 @@ def npu_format_cast(
     return formats.record_cast(self.clone(), acl_format)
 
 
+@meta("npu_format_cast")
+def _npu_format_cast_meta(input: Tensor, acl_format: int, **_: int | None) -> Tensor:
+    return torch.empty_like(input)
+
+
 @kernel("get_npu_format")
 def get_npu_format(self: Tensor) -> int:
     """The number of the format; as printed by torch_npu."""
     return formats.format_of(self)
+
+
+@meta("get_npu_format")
+def _get_npu_format_meta(input: Tensor) -> int:
+    return formats.ND
 
 
 @kernel("npu_quant_matmul")
