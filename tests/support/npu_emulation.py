@@ -6,6 +6,7 @@ a torch_npu behave differently, so that the emulation never enters the process o
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
@@ -36,6 +37,16 @@ VERSIONS: tuple[str, ...] = npu_schemas.VERSIONS
 NEWEST: str = npu_schemas.NEWEST
 
 
+@functools.cache
+def _schemas(version: str) -> Path | str:
+    """The directory, or why there is none; asked once, as no network takes long to notice."""
+    try:
+        directory: Path = npu_schemas.fetch(version)
+    except npu_schemas.SchemasUnavailableError as error:
+        return str(error)
+    return directory
+
+
 def environment(options: str = "", version: str = NEWEST, **more: str) -> dict[str, str]:
     """The environment of an emulated process; skips the test if the wheel can't be had.
 
@@ -44,15 +55,14 @@ def environment(options: str = "", version: str = NEWEST, **more: str) -> dict[s
         version: whose schemas define the ops.
         more: further variables.
     """
-    try:
-        directory = npu_schemas.fetch(version)
-    except npu_schemas.SchemasUnavailableError as error:
-        pytest.skip(str(error))
+    found = _schemas(version)
+    if isinstance(found, str):
+        pytest.skip(found)
     path = os.pathsep.join(filter(None, (str(EMULATION), os.environ.get("PYTHONPATH", ""))))
     return os.environ | {
         "PYTHONPATH": path,
         "NPU_EMULATION": ",".join(filter(None, (f"version={version}", options))),
-        npu_schemas.CACHE_VARIABLE: str(directory.parent),
+        npu_schemas.CACHE_VARIABLE: str(found.parent),
         **more,
     }
 

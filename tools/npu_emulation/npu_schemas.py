@@ -84,6 +84,7 @@ def fetch(version: str) -> Path:
 def _download(version: str, directory: Path) -> Path:
     # Any platform and Python will do, because only text is read.
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command += ["--retries", "1"]
     command += ["--no-deps", "--only-binary=:all:", "--platform", "manylinux_2_28_x86_64"]
     command += ["--python-version", "3.11", "--dest", str(directory), f"torch-npu=={version}"]
     try:

@@ -6,7 +6,7 @@ the documents of the ops, and sets `torch.npu`. It is for tests, without hardwar
 wrong arguments, layouts, formats, lengths and orders of calls. It shows neither speed nor
 the bits of a device, nor anything about ops whose documents are wrong.
 
-Tensors live on device "cpu" (`EMULATED_TORCH_DEVICE`). The environment variable NPU_EMULATION
+Tensors live on device "cpu", or on "meta" (`EMULATED_TORCH_DEVICE`). The environment variable NPU_EMULATION
 chooses what is emulated, see `_emulation/options.py`; `_emulation/definitions.py` registers,
 one file per family of ops computes, `npu/graphs.py` records graphs.
 """
@@ -21,7 +21,7 @@ import torch
 from torch_npu._emulation.options import options
 
 __version__ = options.reported_version
-EMULATED_TORCH_DEVICE = "cpu"
+EMULATED_TORCH_DEVICE = options.device
 """The real torch_npu has no such name; there the device is "npu"."""
 
 

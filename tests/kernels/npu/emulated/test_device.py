@@ -102,6 +102,18 @@ def test_lost_device_fails_in_every_later_call():
     assert (code, out.split()) == (0, ["True", "True"])
 
 
+def test_meta_device_notices_a_host_tensor():
+    code, out, errors = run(
+        "device = torch_npu.EMULATED_TORCH_DEVICE\n"
+        "x = torch.ones(2, 64, dtype=torch.bfloat16, device=device)\n"
+        "print(torch_npu.npu_swiglu(x).device)\n"
+        "try: x + torch.ones(64)\n"
+        "except RuntimeError as error: print('device' in str(error))\n",
+        "device=meta",
+    )
+    assert (code, out.split()) == (0, ["meta", "True"]), errors
+
+
 def test_schemas_that_were_never_fetched_are_named(tmp_path):
     code, _, errors = run("", NPU_SCHEMAS_DIR=str(tmp_path))
     assert code == 1
