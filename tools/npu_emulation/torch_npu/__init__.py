@@ -6,9 +6,9 @@ the documents of the ops, and sets `torch.npu`. It is for tests, without hardwar
 wrong arguments, layouts, formats, lengths and orders of calls. It shows neither speed nor
 the bits of a device, nor anything about ops whose documents are wrong.
 
-Tensors live on device "cpu", or on "meta" (`EMULATED_TORCH_DEVICE`). The environment variable NPU_EMULATION
-chooses what is emulated, see `_emulation/options.py`; `_emulation/definitions.py` registers,
-one file per family of ops computes, `npu/graphs.py` records graphs.
+Tensors live on device "cpu", or on "meta" (`EMULATED_TORCH_DEVICE`). The environment variable
+NPU_EMULATION chooses what is emulated, see `_emulation/options.py`; `_emulation/definitions.py`
+registers, one file per family of ops computes, `npu/graphs.py` records graphs.
 """
 
 from __future__ import annotations

@@ -134,6 +134,18 @@ def test_replay_after_an_input_was_freed_is_an_error():
         graph.replay()
 
 
+def test_replay_after_an_output_was_freed_is_an_error():
+    x, y = random(4, 8), torch.zeros(4, 8, dtype=BF16)
+    graph = torch_npu.npu.NPUGraph()
+    with torch_npu.npu.graph(graph):
+        y.copy_(x * 2)
+    graph.replay()
+    assert torch.equal(y, x * 2)
+    del y
+    with pytest.raises(ContractError, match="freed memory"):
+        graph.replay()
+
+
 def test_replay_without_an_update_hangs():
     decode = Decode()
     graph, _ = captured(decode)

@@ -14,8 +14,8 @@ Options are separated by commas, several ops in one option by "+":
     antiquant5=0         attention refuses antiquant mode 5
     graph=0              graphs can't be captured
     lost_after=N         after N calls of ops every call says that the device is lost
-    device=cpu           where tensors live; with "meta" nothing is computed: shapes only, and a host
-                         tensor among a device's is an error, as on hardware
+    device=cpu           where tensors live; with "meta" nothing is computed but shapes, and a
+                         host tensor among a device's is an error, as on hardware
     exclusive=DIRECTORY  a device serves one process; who holds it is kept in that directory
 """
 

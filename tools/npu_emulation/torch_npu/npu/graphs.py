@@ -75,12 +75,12 @@ class _OutsideTensor:
 
 @dataclass
 class _Op:
-    """One recorded call; `results` are tensors of the graph's own memory."""
+    """One recorded call; `results` are tensors of the graph's own memory, None those of others."""
 
     func: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    results: list[Tensor]
+    results: list[Tensor | None]
     event: ExternalEvent | None = None
     group: object | None = None
 
@@ -117,11 +117,11 @@ class _Recorder(TorchDispatchMode):
             return result  # it shares its base's storage, whose contents a replay renews
         results = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
         inputs = {_key(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
-        for item in results:
-            if _key(item) not in inputs:
-                self.own.add(_key(item))
-                self.fresh.append(item)
-        op = _Op(func, self._refer(args), self._refer(kwargs), results)
+        made = [item for item in results if _key(item) not in inputs]
+        self.own.update(_key(item) for item in made)
+        self.fresh += made
+        kept = [item if _key(item) in self.own else None for item in results]
+        op = _Op(func, self._refer(args), self._refer(kwargs), kept)
         self.owner._add(op)
         return result
 
@@ -270,7 +270,7 @@ class NPUGraph:
             result = op.func(*args, **kwargs)
             fresh = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
             for kept, value in zip(op.results, fresh, strict=True):
-                if kept.data_ptr() != value.data_ptr():
+                if kept is not None and kept.data_ptr() != value.data_ptr():
                     kept.copy_(value)
 
     def reset(self) -> None:
@@ -404,7 +404,7 @@ class _Updater(TorchDispatchMode):
         op.kwargs = {name: tree_map(_outside, value) for name, value in (kwargs or {}).items()}
         lengths = {name: value for name, value in op.kwargs.items() if "seq" in name}
         journal.append(("update", [lengths]))
-        return op.results if len(op.results) != 1 else op.results[0]
+        return tuple(kwargs["out"] if kwargs and "out" in kwargs else op.results)
 
 
 def _outside(item: Any) -> Any:
