@@ -39,6 +39,18 @@ def test_memory_in_use_is_not_free(emulated):
     assert before - after > held.numel() // 2
 
 
+def test_more_memory_than_the_device_has_is_refused(emulated):
+    torch.npu.set_device(0)
+    x = torch.ones(2, 32, dtype=torch.bfloat16)
+    torch_npu.npu_dynamic_quant(x)
+    held = torch.ones(64 << 20, dtype=torch.uint8)
+    emulated.memory_gib = 1e-3
+    with pytest.raises(torch.OutOfMemoryError, match="NPU out of memory"):
+        torch_npu.npu_dynamic_quant(x)
+    assert torch.npu.mem_get_info() == (0, int(1e-3 * 2**30))
+    assert held.numel()
+
+
 def test_unknown_option_is_refused():
     with pytest.raises(ValueError, match="no option 'antiquant'"):
         options_module.parse("antiquant=0")

@@ -14,6 +14,7 @@ import torch
 from torch.library import Library
 
 import torch_npu
+from torch_npu._emulation import memory
 from torch_npu._emulation.options import options
 
 _FUNCTION = re.compile(r"^[-\s]*func:\s*(?P<schema>[A-Za-z_]\w*(?:\.\w+)?\(.*)$")
@@ -129,11 +130,13 @@ def count_call(name: str) -> None:
 
     Raises:
         RuntimeError: as torch_npu words it; 507035 is a code of a faulty device.
+        torch.OutOfMemoryError: more memory is in use than the device has.
     """
     global _calls
     _calls += 1
     if 0 <= options.lost_after < _calls:
         raise lost_device(name)
+    memory.check_room(name)
 
 
 def lost_device(where: str) -> RuntimeError:

@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import torch
 
+from torch_npu._emulation import memory
 from torch_npu._emulation.definitions import is_lost, lost_device
 from torch_npu._emulation.options import options
 from torch_npu.npu.graphs import (
@@ -68,11 +69,9 @@ __all__ = [
     "synchronize",
 ]
 
-_GIB = 1 << 30
 _holder: IO[str] | None = None
 _device = 0
 _is_initialized = False
-_resident_before = 0
 
 
 def device_count() -> int:
@@ -94,7 +93,7 @@ def init() -> None:
     Raises:
         RuntimeError: there is none, or another process holds it.
     """
-    global _is_initialized, _holder, _resident_before
+    global _is_initialized, _holder
     if _is_initialized:
         return
     if not is_available():
@@ -113,7 +112,7 @@ def init() -> None:
                 "[Error]: The device is occupied by another process."
             ) from None
         _holder = holder
-    _resident_before = _resident_bytes()
+    memory.open_account()
     _is_initialized = True
 
 
@@ -160,7 +159,7 @@ def get_device_name(device: Any = None) -> str:
 class _Properties:
     def __init__(self) -> None:
         self.name = get_device_name()
-        self.total_memory = int(options.memory_gib * _GIB)
+        self.total_memory = memory.total_bytes()
         self.cube_core_num, self.vector_core_num = 20, 40
 
 
@@ -182,14 +181,9 @@ def synchronize(device: Any = None) -> None:
     graphs.check_nothing_waits()
 
 
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
 def memory_allocated(device: Any = None) -> int:
-    """Bytes in use: what this process has grown by since the device was opened."""
-    return max(0, _resident_bytes() - _resident_before) if _is_initialized else 0
+    """Bytes in use."""
+    return memory.used_bytes()
 
 
 memory_reserved = max_memory_allocated = memory_allocated
@@ -198,8 +192,8 @@ memory_reserved = max_memory_allocated = memory_allocated
 def mem_get_info(device: Any = None) -> tuple[int, int]:
     """(free, total) bytes of the device."""
     init()
-    total = int(options.memory_gib * _GIB)
-    return max(0, total - memory_allocated()), total
+    total = memory.total_bytes()
+    return max(0, total - memory.used_bytes()), total
 
 
 def empty_cache() -> None:
