@@ -51,7 +51,7 @@ from torch_npu._emulation import definitions  # noqa: E402
 definitions.define_ops()
 
 from torch_npu._emulation import (  # noqa: E402, F401
-    attention,
+    attention_ops,
     cache,
     linear,
     rotary,

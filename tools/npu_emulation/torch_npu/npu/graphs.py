@@ -16,18 +16,17 @@ Source: torch_npu/npu/graphs.py of the wheels: `NPUGraph`, `graph`, `_GraphDispa
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map
 
 from torch_npu._emulation.options import options
 from torch_npu._emulation.refusals import ContractError
+from torch_npu.npu._recorded import Op, OutsideTensor, TaskGroup, is_view, key_of, resolved
 from torch_npu.npu.streams import ExternalEvent, Stream, current_stream, stream
 
 IN_PLACE = "npu::npu_apply_rotary_pos_emb"
@@ -40,57 +39,6 @@ journal: list[tuple[str, Any]] = []
 _capturing: NPUGraph | None = None
 _pending: list[Iterator[None]] = []
 _waiting_for: ExternalEvent | None = None
-
-
-@dataclass
-class _OutsideTensor:
-    """A tensor that existed before the capture: its address, but not its memory."""
-
-    storage: StorageWeakRef
-    dtype: torch.dtype
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @staticmethod
-    def of(tensor: Tensor) -> _OutsideTensor:
-        return _OutsideTensor(
-            StorageWeakRef(tensor.untyped_storage()),
-            tensor.dtype,
-            tuple(tensor.shape),
-            tuple(tensor.stride()),
-            tensor.storage_offset(),
-        )
-
-    def tensor(self) -> Tensor:
-        storage = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
-        if storage is None:
-            raise ContractError(
-                f"a graph is replayed that reads or writes freed memory: a {self.dtype} tensor "
-                f"of shape {self.size}, which its owner has dropped since the capture"
-            )
-        empty = torch.empty(0, dtype=self.dtype)
-        return empty.set_(storage, self.offset, self.size, self.stride)
-
-
-@dataclass
-class _Op:
-    """One recorded call; `results` are tensors of the graph's own memory, None those of others."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    results: list[Tensor | None]
-    event: ExternalEvent | None = None
-    group: object | None = None
-
-
-@dataclass
-class _TaskGroup:
-    """What `graph_task_group_end` returns: ops whose arguments may be updated."""
-
-    ops: list[_Op] = field(default_factory=list)
-    graph: NPUGraph | None = None
 
 
 class _Recorder(TorchDispatchMode):
@@ -113,15 +61,15 @@ class _Recorder(TorchDispatchMode):
             )
         self._save_mutated(func, args, kwargs)
         result = func(*args, **kwargs)
-        if _is_view(func):
+        if is_view(func):
             return result  # it shares its base's storage, whose contents a replay renews
         results = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
-        inputs = {_key(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
-        made = [item for item in results if _key(item) not in inputs]
-        self.own.update(_key(item) for item in made)
+        inputs = {key_of(t) for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)}
+        made = [item for item in results if key_of(item) not in inputs]
+        self.own.update(key_of(item) for item in made)
         self.fresh += made
-        kept = [item if _key(item) in self.own else None for item in results]
-        op = _Op(func, self._refer(args), self._refer(kwargs), kept)
+        kept = [item if key_of(item) in self.own else None for item in results]
+        op = Op(func, self._refer(args), self._refer(kwargs), kept)
         self.owner._add(op)
         return result
 
@@ -133,13 +81,13 @@ class _Recorder(TorchDispatchMode):
             if is_marked or argument.name == "out":
                 written.append(kwargs.get(argument.name, args[index : index + 1]))
         for tensor in tree_flatten(written)[0]:
-            if isinstance(tensor, Tensor) and _key(tensor) not in self.own:
+            if isinstance(tensor, Tensor) and key_of(tensor) not in self.own:
                 self.saved.append((tensor, tensor.clone()))
 
     def _refer(self, value: Any) -> Any:
         def one(item: Any) -> Any:
-            if isinstance(item, Tensor) and _key(item) not in self.own:
-                return _OutsideTensor.of(item)
+            if isinstance(item, Tensor) and key_of(item) not in self.own:
+                return OutsideTensor.of(item)
             return item
 
         return tree_map(one, value)
@@ -157,17 +105,6 @@ class _Recorder(TorchDispatchMode):
         self.fresh.clear()
 
 
-def _key(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def _is_view(func: Any) -> bool:
-    returns = func._schema.returns
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns) or (
-        func._schema.name in ("aten::detach", "aten::alias", "aten::_reshape_alias")
-    )
-
-
 class NPUGraph:
     """Work that was captured once and can be replayed."""
 
@@ -178,10 +115,10 @@ class NPUGraph:
                 "[Error]: The feature is not supported by this version of CANN."
             )
         self.auto_dispatch_capture = False
-        self._ops: list[_Op] = []
-        self._records: list[_Op] = []
+        self._ops: list[Op] = []
+        self._records: list[Op] = []
         self._recorder: _Recorder | None = None
-        self._group: _TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._next_event: ExternalEvent | None = None
         self._is_captured = False
 
@@ -207,7 +144,7 @@ class NPUGraph:
         self._is_captured = True
         journal.append(("capture", len(self._ops)))
 
-    def _add(self, op: _Op) -> None:
+    def _add(self, op: Op) -> None:
         if self._next_event is not None:
             op.event, self._next_event = self._next_event, None
         name = op.func._schema.name.removeprefix("npu::")
@@ -266,7 +203,7 @@ class NPUGraph:
                     _waiting_for = op.event
                     yield
                 op.event.is_recorded = False
-            args, kwargs = _resolved((op.args, op.kwargs))
+            args, kwargs = resolved((op.args, op.kwargs))
             result = op.func(*args, **kwargs)
             fresh = [item for item in tree_flatten(result)[0] if isinstance(item, Tensor)]
             for kept, value in zip(op.results, fresh, strict=True):
@@ -280,12 +217,6 @@ class NPUGraph:
     def pool(self) -> tuple[int, int]:
         """A token of the graph's memory."""
         return (id(self), 0)
-
-
-def _resolved(value: Any) -> Any:
-    leaves, spec = tree_flatten(value, is_leaf=lambda item: isinstance(item, _OutsideTensor))
-    found = [item.tensor() if isinstance(item, _OutsideTensor) else item for item in leaves]
-    return tree_unflatten(found, spec)
 
 
 def continue_pending() -> None:
@@ -364,10 +295,10 @@ def graph_pool_handle() -> tuple[int, int]:
 
 def graph_task_group_begin(stream: Stream) -> None:
     """Begins a group of ops whose arguments can be updated."""
-    _expect_capture("graph_task_group_begin")._group = _TaskGroup()
+    _expect_capture("graph_task_group_begin")._group = TaskGroup()
 
 
-def graph_task_group_end(stream: Stream) -> _TaskGroup:
+def graph_task_group_end(stream: Stream) -> TaskGroup:
     """Ends the group; the handle is for `graph_task_update_begin`."""
     owner = _expect_capture("graph_task_group_end")
     group, owner._group = owner._group, None
@@ -386,7 +317,7 @@ def _expect_capture(name: str) -> NPUGraph:
 class _Updater(TorchDispatchMode):
     """Takes the calls between update begin and end as new arguments of a group's ops."""
 
-    def __init__(self, group: _TaskGroup) -> None:
+    def __init__(self, group: TaskGroup) -> None:
         super().__init__()
         self.group = group
         self.index = 0
@@ -408,13 +339,13 @@ class _Updater(TorchDispatchMode):
 
 
 def _outside(item: Any) -> Any:
-    return _OutsideTensor.of(item) if isinstance(item, Tensor) else item
+    return OutsideTensor.of(item) if isinstance(item, Tensor) else item
 
 
 _updating: _Updater | None = None
 
 
-def graph_task_update_begin(stream: Stream, handle: _TaskGroup) -> None:
+def graph_task_update_begin(stream: Stream, handle: TaskGroup) -> None:
     """The ops called until the end replace the group's arguments."""
     global _updating
     _updating = _Updater(handle)
