@@ -12,7 +12,8 @@ EMULATED = "tests/kernels/npu/emulated"
 @pytest.mark.parametrize("version", VERSIONS)
 def test_emulated_ops_agree_with_their_documents(version):
     files = [
-        f"{EMULATED}/test_{name}.py" for name in ("rows", "linear", "cache", "attention", "metas")
+        f"{EMULATED}/test_{name}.py"
+        for name in ("rows", "linear", "cache", "attention", "metas", "device_rules")
     ]
     assert run_tests(*files, version=version) > 100
 
