@@ -61,7 +61,7 @@ def kernels(
     backend = measurable_backend(device, num_threads, isa)
     with console.status("measuring the machine") as status:
         free_bytes = free_host_memory_bytes()
-        machine = Machine(backend, min(free_bytes, int(2 * memory_gib * 2**30)))
+        machine = Machine(backend, free_bytes)
         results = bench.bench_kernels(
             config,
             backend,

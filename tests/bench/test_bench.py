@@ -19,7 +19,7 @@ from qwen3_a8w8.checkpoint.shapes import SHAPES
 from qwen3_a8w8.checkpoint.synth import synth_checkpoint
 from qwen3_a8w8.cli.main import app
 from qwen3_a8w8.config import EngineConfig, ModelConfig
-from qwen3_a8w8.errors import ConfigError
+from qwen3_a8w8.errors import ConfigError, KernelUnavailableError
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend, runnable_isas
 from qwen3_a8w8.runner.model_runner import ModelRunner
 from qwen3_a8w8.runner.packed_cache import PackedCache
@@ -282,6 +282,13 @@ def test_impossible_options_are_refused_before_anything_is_loaded(arguments, mes
     result = CliRunner().invoke(app, ["bench", *arguments])
     assert isinstance(result.exception, ConfigError)
     assert re.search(message, str(result.exception))
+
+
+@pytest.mark.parametrize("part", ["kernels", "engine"])
+def test_device_that_is_not_there_is_refused(part):
+    result = CliRunner().invoke(app, ["bench", part, "--device", "npu"])
+    assert isinstance(result.exception, KernelUnavailableError)
+    assert "npu" in str(result.exception)
 
 
 def test_json_that_cannot_be_written_is_an_error(tmp_path):
