@@ -135,24 +135,25 @@ def _why_no_int8_cache(device: NpuDevice, head_dim: int = 128) -> str:
     2 * 0.5, exactly.
     """
     shape = (2, 1, BLOCK_SIZE, head_dim)
-    where = {"device": device.torch_device}
-    scales = {"dtype": torch.float32, **where}
+    where = torch.device(device.torch_device)
+    half = torch.full(shape[:3], 0.5, dtype=torch.float32, device=where)
+    zero = torch.zeros_like(half)
     try:
         out = device.torch_npu.npu_fused_infer_attention_score(
-            torch.ones(1, 1, 1, head_dim, dtype=torch.bfloat16, **where),
-            torch.zeros(shape, dtype=torch.int8, **where),
-            torch.full(shape, 2, dtype=torch.int8, **where),
+            torch.ones(1, 1, 1, head_dim, dtype=torch.bfloat16, device=where),
+            torch.zeros(shape, dtype=torch.int8, device=where),
+            torch.full(shape, 2, dtype=torch.int8, device=where),
             actual_seq_lengths_kv=[BLOCK_SIZE],
-            block_table=torch.ones(1, 1, dtype=torch.int32, **where),
+            block_table=torch.ones(1, 1, dtype=torch.int32, device=where),
             num_heads=1,
             num_key_value_heads=1,
             scale=1 / math.sqrt(head_dim),
             input_layout="BNSD",
             block_size=BLOCK_SIZE,
-            key_antiquant_scale=torch.full(shape[:3], 0.5, **scales),
-            value_antiquant_scale=torch.full(shape[:3], 0.5, **scales),
-            key_antiquant_offset=torch.zeros(shape[:3], **scales),
-            value_antiquant_offset=torch.zeros(shape[:3], **scales),
+            key_antiquant_scale=half,
+            value_antiquant_scale=half,
+            key_antiquant_offset=zero,
+            value_antiquant_offset=zero,
             key_antiquant_mode=ANTIQUANT_PER_TOKEN_HEAD,
             value_antiquant_mode=ANTIQUANT_PER_TOKEN_HEAD,
         )[0]

@@ -19,5 +19,5 @@ def test_emulated_ops_agree_with_their_documents(version):
 
 
 def test_emulated_graphs_and_devices_behave_as_documented():
-    files = [f"{EMULATED}/test_{name}.py" for name in ("graphs", "device")]
+    files = [f"{EMULATED}/test_{name}.py" for name in ("graphs", "device", "capabilities")]
     assert run_tests(*files) > 20
