@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import ModuleType
 
 import torch
-import torch_npu
 
 _MAX_SECONDS = 0.2
 _LEAST_CALL_S = 1e-3
 _SIDES = (512, 1024, 2048, 4096, 8192)
 
 
-def read_bytes_per_s(device: torch.device | str, num_bytes: int, passes: int) -> list[float]:
+def read_bytes_per_s(
+    torch_npu: ModuleType, device: torch.device | str, num_bytes: int, passes: int
+) -> list[float]:
     """How fast the device reads its memory: the rate of a copy, which reads and writes.
 
     Args:
+        torch_npu: the module, which only the device's owner imports.
         device: of the memory.
         num_bytes: size of the buffer, which is allocated twice; larger than any cache.
         passes: most measurements; after 0.2 s there are no more.
@@ -29,13 +32,19 @@ def read_bytes_per_s(device: torch.device | str, num_bytes: int, passes: int) ->
     """
     source = torch.zeros(num_bytes // 2, dtype=torch.int8, device=device)
     target = torch.empty_like(source)
-    return [2 * source.numel() / each for each in _seconds(lambda: target.copy_(source), passes)]
+    return [
+        2 * source.numel() / each
+        for each in _seconds(torch_npu, lambda: target.copy_(source), passes)
+    ]
 
 
-def int8_products_per_s(device: torch.device | str, passes: int) -> list[float]:
+def int8_products_per_s(
+    torch_npu: ModuleType, device: torch.device | str, passes: int
+) -> list[float]:
     """int8 multiply-adds per second of a square `npu_quant_matmul` of at least a millisecond.
 
     Args:
+        torch_npu: the module, which only the device's owner imports.
         device: that computes.
         passes: most measurements; after 0.2 s there are no more.
     """
@@ -49,13 +58,13 @@ def int8_products_per_s(device: torch.device | str, passes: int) -> list[float]:
             )
             return product
 
-        seconds = _seconds(multiply, passes)
+        seconds = _seconds(torch_npu, multiply, passes)
         if min(seconds) >= _LEAST_CALL_S or side == _SIDES[-1]:
             break
     return [side**3 / each for each in seconds]
 
 
-def _seconds(call: Callable[[], object], passes: int) -> list[float]:
+def _seconds(torch_npu: ModuleType, call: Callable[[], object], passes: int) -> list[float]:
     """Seconds of each call, after one that isn't counted."""
     call()
     torch_npu.npu.synchronize()

@@ -9,6 +9,8 @@ import torch
 import torch_npu
 from torch_npu._emulation import options as options_module
 
+from qwen3_a8w8.kernels.npu.limits import int8_products_per_s, read_bytes_per_s
+
 
 def run(code, options="", **variables):
     done = subprocess.run(
@@ -133,8 +135,9 @@ def test_schemas_that_were_never_fetched_are_named(tmp_path):
 
 
 def test_limits_are_rates_of_every_pass():
-    from qwen3_a8w8.kernels.npu.limits import int8_products_per_s, read_bytes_per_s
-
-    for rates in (read_bytes_per_s("cpu", 1 << 16, 3), int8_products_per_s("cpu", 3)):
+    for rates in (
+        read_bytes_per_s(torch_npu, "cpu", 1 << 16, 3),
+        int8_products_per_s(torch_npu, "cpu", 3),
+    ):
         assert 1 <= len(rates) <= 3
         assert min(rates) > 0
