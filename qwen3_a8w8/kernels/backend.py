@@ -50,10 +50,18 @@ class Backend(Protocol):
         name: unique; includes whatever changes results or speed of compiled code, such as the
             instruction path. Part of the compile cache's key.
         device: torch device type of all arguments.
+        has_bf16_activations: floats between ops are rounded to bfloat16.
+        is_batch_invariant: a row's bits don't depend on the rows beside it.
     """
 
     name: str
     device: str
+    has_bf16_activations: bool
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        """See the class; final once callables are bound."""
+        ...
 
     def lower(self, program: Program) -> Executable:
         """Turns a program into something that runs; allocates no tensors."""
@@ -123,6 +131,22 @@ class MappableBackend(Backend, Protocol):
 
     def checksum(self, address: int, nbytes: int) -> int:
         """A 64-bit checksum of host memory, equal on all machines of the same byte order."""
+        ...
+
+
+@runtime_checkable
+class DeviceBackend(Backend, Protocol):
+    """A backend with memory of its own.
+
+    Attributes:
+        workspace_tokens: context at which a full batch decodes once during warm-up, so that the
+            ops' workspaces are allocated before the cache is sized.
+    """
+
+    workspace_tokens: int
+
+    def free_memory_bytes(self) -> int:
+        """Bytes of device memory that can be allocated now."""
         ...
 
 

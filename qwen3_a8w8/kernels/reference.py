@@ -31,6 +31,8 @@ class ReferenceBackend:
     """
 
     device = "cpu"
+    has_bf16_activations = False
+    is_batch_invariant = True
 
     def __init__(self, *, is_exact: bool = False) -> None:
         self.is_exact = is_exact

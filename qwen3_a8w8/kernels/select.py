@@ -21,29 +21,19 @@ def select_backend(device: str, num_threads: int | None, isa: str | None = None)
     Raises:
         KernelUnavailableError: the device is named explicitly and can't run here.
     """
-    if device == "npu":
-        raise _no_npu_backend()
     if device == "cuda":
         raise KernelUnavailableError(
             f"device {device!r} has no kernels in this version; use device='cpu' or 'auto'"
         )
+    if device in ("npu", "auto"):
+        from qwen3_a8w8.kernels.npu.backend import NpuBackend
+
+        try:
+            return NpuBackend(num_threads)
+        except KernelUnavailableError as error:
+            if device == "npu":
+                raise
+            logger.info("device auto: cpu (%s; cuda has no kernels in this version)", error)
     from qwen3_a8w8.kernels.cpu.backend import CpuBackend  # loads the native library
 
-    if device == "auto":
-        logger.info("device auto: cpu (npu and cuda have no kernels in this version)")
     return CpuBackend(isa=isa, num_threads=num_threads)
-
-
-def _no_npu_backend() -> KernelUnavailableError:
-    """Why device "npu" can't run: what the machine lacks, else that kernels are missing here."""
-    from qwen3_a8w8.kernels.npu.capabilities import probe
-    from qwen3_a8w8.kernels.npu.device import NpuDevice
-
-    try:
-        found = probe(NpuDevice())
-    except KernelUnavailableError as error:
-        return error
-    listed = ", ".join(f"{name} {value}" for name, value in found.describe().items())
-    return KernelUnavailableError(
-        f"device 'npu' has no kernels in this version (found: {listed}); use device='cpu' or 'auto'"
-    )

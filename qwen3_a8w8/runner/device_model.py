@@ -18,7 +18,7 @@ from qwen3_a8w8.config import MAX_LOGPROBS, TOKENS_PER_ROW, EngineConfig
 from qwen3_a8w8.engine.plan import PrefillChunk
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.experimental import PROMPT_LOOKUP
-from qwen3_a8w8.kernels.backend import Backend, Compiler
+from qwen3_a8w8.kernels.backend import Backend, Compiler, DeviceBackend
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, LayerGroup
@@ -73,6 +73,7 @@ class DeviceModel:
         config: the engine's options.
         max_blocks_per_seq: width of the block tables.
         max_draft_tokens: most draft tokens of the row in a batch of 1; 0: none are accepted.
+        workspace_tokens: see `DeviceBackend`; 0 for a backend that computes in host memory.
         worker: owns the memory and the callables.
         cache: the KV cache as arguments of callables, by name; empty before `alloc_cache`.
         clock: sums all dispatches.
@@ -103,6 +104,9 @@ class DeviceModel:
         self.config = config
         self.max_blocks_per_seq = -(-max_model_len // config.block_size)
         self.max_draft_tokens = TOKENS_PER_ROW - 1 if PROMPT_LOOKUP in config.enable else 0
+        self.workspace_tokens = (
+            backend.workspace_tokens if isinstance(backend, DeviceBackend) else 0
+        )
         self.worker = Worker(backend.device)
         self.cache: dict[str, WorkerTensor] = {}
         self.clock = DeviceClock()

@@ -23,7 +23,7 @@ from qwen3_a8w8.engine.plan import (
     StepResult,
 )
 from qwen3_a8w8.experimental import SKIP_SELF_CHECK
-from qwen3_a8w8.kernels.backend import Backend
+from qwen3_a8w8.kernels.backend import Backend, DeviceBackend
 from qwen3_a8w8.kernels.select import select_backend
 from qwen3_a8w8.runner.device_model import MAX_PREFILL_SEQS, DeviceModel
 from qwen3_a8w8.runner.packed_cache import PackedCache
@@ -38,7 +38,7 @@ from qwen3_a8w8.runner.sizing import (
     num_kv_blocks,
 )
 from qwen3_a8w8.runner.validation import validate_plan
-from qwen3_a8w8.runner.warm_up import warm_up
+from qwen3_a8w8.runner.warm_up import warm_up, warm_up_blocks
 from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
 from qwen3_a8w8.text.structured import StructuredOutput
 
@@ -161,12 +161,13 @@ class ModelRunner:
     def _warm_up_and_size(self, backend: Backend) -> RunnerCapabilities:
         # Scratch arenas and thread stacks allocate their memory now, not when requests are live;
         # the cache may use what is free afterwards, minus the later growth of the arenas.
-        self.device.alloc_cache(1)
+        has_memory = isinstance(backend, DeviceBackend)
+        self.device.alloc_cache(warm_up_blocks(self.config) if has_memory else 1)
         warm = warm_up(self.device)
         self.device.clock.end_step()
         # The kernel counts mapped weights as free, as it could read them again from the file.
         reserved = self.device.mapped_bytes + warm.arena_growth_bytes
-        free_bytes = max(0, free_host_memory_bytes() - reserved)
+        free_bytes = max(0, _free_memory_bytes(backend) - reserved)
         blocks = num_kv_blocks(self.config, self.model, self._max_model_len, free_bytes)
         check_sequence_fits(self.config, self._max_model_len, blocks)
         self.device.alloc_cache(blocks)
@@ -254,3 +255,9 @@ class ModelRunner:
                 break
             tokens.append(take(samples, index, sequence))
         return tokens
+
+
+def _free_memory_bytes(backend: Backend) -> int:
+    if isinstance(backend, DeviceBackend):
+        return backend.free_memory_bytes()
+    return free_host_memory_bytes()

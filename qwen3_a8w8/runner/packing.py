@@ -264,11 +264,15 @@ class DecodeDispatch:
             if table is not self._tables[index]:
                 self._write_table(index, table)
 
-    def pack_scratch(self) -> None:
-        """Makes all rows live, at position 0 of the scratch block, which no sequence uses."""
+    def pack_scratch(self, context_len: int = 1) -> None:
+        """Makes all rows live, at position 0 of the scratch block, which no sequence uses.
+
+        Args:
+            context_len: positions that a row attends to, all of them in the scratch block.
+        """
         self._clear()
         self.arrays["num_active"][0] = len(self._tables)
-        self.arrays["seq_lens"][:] = 1
+        self.arrays["seq_lens"][:] = context_len
         for index in range(len(self._tables)):
             self._write_table(index, ())
 

@@ -7,6 +7,7 @@ every output. `qwen3-a8w8 check` is the thorough test.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -19,13 +20,18 @@ from qwen3_a8w8.kernels.backend import Backend
 from qwen3_a8w8.kernels.reference import ReferenceBackend
 from qwen3_a8w8.runner.tiny_model import DIMS, TinyModel
 
+logger = logging.getLogger(__name__)
+
 TOLERANCE = 2e-2
 """Largest relative error of logits: values on a rounding boundary may fall to either side."""
+
+BF16_TOLERANCE = 6e-2
+"""Tolerance where floats between ops are bfloat16."""
 
 OUTPUT_TOLERANCE = 8e-2
 """Tolerance with flags that change output."""
 
-_PROMPT = [(7 * i + 3) % DIMS["VOCAB"] for i in range(21)]
+_PROMPT = [(7 * i + 3) % DIMS["VOCAB"] for i in range(37)]
 _NEXT = (5, 9, 13)
 _ROWS = 16
 
@@ -45,7 +51,8 @@ def self_check(backend: Backend, enable: Iterable[str] = ()) -> None:
     reference: Any = ReferenceBackend()
     expected = _logits(reference, ())
     found = _logits(backend, flags)
-    tolerance = OUTPUT_TOLERANCE if flags else TOLERANCE
+    tolerance = BF16_TOLERANCE if backend.has_bf16_activations else TOLERANCE
+    tolerance = OUTPUT_TOLERANCE if flags else tolerance
     which = f"kernels {backend.name!r}" + (f" with {', '.join(flags)}" if flags else "")
     remedy = "the start-up check failed; enable 'skip_self_check' to run them anyway"
     for name, want in expected.items():
@@ -55,6 +62,13 @@ def self_check(backend: Backend, enable: Iterable[str] = ()) -> None:
                 f"{which}: logits of {name} are off by {error:.3g}, at most {tolerance:g} is "
                 f"expected; {remedy}"
             )
+    if not backend.is_batch_invariant:
+        logger.warning(
+            "%s: a row's results depend on the batch around it; equal answers in batches of 1 and "
+            "16 and after a resume are not promised on this device",
+            which,
+        )
+        return
     if not torch.equal(found["decode, batch of 1"], found["decode, batch of 16"]):
         raise KernelUnavailableError(
             f"{which}: a row's logits depend on the batch around it; {remedy}"

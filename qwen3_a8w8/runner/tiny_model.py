@@ -30,7 +30,7 @@ DIMS = {
     "VOCAB": 80,
     "MAX_POSITIONS": 64,
 }
-BLOCK_SIZE = 16
+BLOCK_SIZE = 32
 OPTIONS: Mapping[str, int | float] = {"rms_norm_eps": 1e-6}
 
 _NUM_BLOCKS = 5

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from qwen3_a8w8.config import SCRATCH_BLOCK
+from qwen3_a8w8.config import SCRATCH_BLOCK, EngineConfig
 from qwen3_a8w8.engine.plan import PrefillChunk, SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.runner.packing import Arrays
@@ -63,6 +63,10 @@ def warm_up(device: DeviceModel) -> WarmUp:
     """
     largest = device.config.prefill_chunk_tokens
     num_tokens = min(MAX_PREFILL_TOKENS, largest)
+    if device.workspace_tokens:
+        # The device's allocator keeps what the largest dispatches need.
+        _prefill(device, largest)
+        _decode_at_length(device)
     start = time.perf_counter()
     _prefill(device, num_tokens)
     token_s = (time.perf_counter() - start) / num_tokens
@@ -76,9 +80,23 @@ def warm_up(device: DeviceModel) -> WarmUp:
     return WarmUp(token_s, {size: _timed_decode(device, size) for size in sizes}, growth)
 
 
+def warm_up_blocks(config: EngineConfig) -> int:
+    """Blocks that give each token of a prefill chunk a slot of its own, as some devices need."""
+    return -(-config.prefill_chunk_tokens // config.block_size)
+
+
 def _scratch_slots(device: DeviceModel, count: int) -> np.ndarray:
-    block_size = device.config.block_size
-    return (SCRATCH_BLOCK * block_size + np.arange(count) % block_size).astype(np.int32)
+    slots = device.cache["k_cache"].shape[1] * device.config.block_size
+    return (SCRATCH_BLOCK * device.config.block_size + np.arange(count) % slots).astype(np.int32)
+
+
+def _decode_at_length(device: DeviceModel) -> None:
+    """The largest batch at the longest context that counts; what it reads is the scratch block."""
+    size = max(device.config.decode_batch_sizes)
+    dispatch = device.decode_dispatch(size)
+    longest = device.max_blocks_per_seq * device.config.block_size
+    dispatch.pack_scratch(min(device.workspace_tokens, longest))
+    device.run_decode(dispatch)
 
 
 def _prefill(device: DeviceModel, num_tokens: int) -> None:

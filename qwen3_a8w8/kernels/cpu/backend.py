@@ -39,6 +39,8 @@ class CpuBackend:
     """
 
     device = "cpu"
+    has_bf16_activations = False
+    is_batch_invariant = True
 
     def __init__(self, isa: str | None = None, num_threads: int | None = None) -> None:
         native = load_native()
