@@ -37,7 +37,9 @@ def make_weights(constants, seed=0):
             angles = torch.arange(positions)[:, None] * inverse
             weights[name] = torch.cat((angles.cos(), angles.sin()), dim=1).float()
         elif len(ref.shape) == 1:
-            weights[name] = torch.rand(ref.shape, generator=gen) + 0.5
+            # As in checkpoints, and, in one layer, with more digits, as after smoothing.
+            norm = torch.rand(ref.shape, generator=gen) + 0.5
+            weights[name] = norm if name.startswith("layers.0") else norm.bfloat16().float()
         elif name.endswith("proj.weight"):
             weights[name] = (0.04 * torch.randn(ref.shape, generator=gen)).bfloat16()
         else:
@@ -48,9 +50,10 @@ def make_weights(constants, seed=0):
 class SmallModel:
     """Runs prefill and decode; sequence i owns row i of the block tables."""
 
-    def __init__(self, backend, float_linears=(), has_bf16_cache=False):
+    def __init__(self, backend, float_linears=(), has_bf16_cache=False, block_size=16):
+        self.block_size = block_size
         options = {**OPTIONS, **float_options(float_linears)}
-        dims = {**DIMS, **kv_cache_dims(16, is_bf16=has_bf16_cache)}
+        dims = {**DIMS, **kv_cache_dims(block_size, is_bf16=has_bf16_cache)}
         self.compiler = Compiler(backend)
         self.prefill_fn = self.compiler.compile(prefill, dims, options)
         self.decode_fn = self.compiler.compile(decode, dims, options)
@@ -59,7 +62,7 @@ class SmallModel:
             packed = {n: backend.pack(ref, weights[n]) for n, ref in fn.constants.items()}
             fn.bind(packed)
         heads = (DIMS["NUM_LAYERS"], NUM_BLOCKS, DIMS["KV_HEADS"])
-        values = (*heads, 16, DIMS["HEAD_DIM"])
+        values = (*heads, block_size, DIMS["HEAD_DIM"])
         dtype = torch.bfloat16 if has_bf16_cache else torch.int8
         self.cache = {
             "k_cache": torch.zeros(values, dtype=dtype),
@@ -70,7 +73,8 @@ class SmallModel:
         self.tables = scattered_tables(16, BLOCKS_PER_SEQ, NUM_BLOCKS)
 
     def slot(self, seq, position):
-        return int(self.tables[seq, position // 16]) * 16 + position % 16
+        size = self.block_size
+        return int(self.tables[seq, position // size]) * size + position % size
 
     def prefill(self, chunks, has_logits=True):
         """Runs packed chunks (sequence, first position, ids); logits of each one's last token."""

@@ -23,7 +23,7 @@ from qwen3_a8w8.kernels.npu.forms import Forms
 from qwen3_a8w8.kernels.npu.graphs import DecodeGraphs, Outputs
 from qwen3_a8w8.kernels.npu.invariance import settle
 from qwen3_a8w8.kernels.npu.kernels import MAX_LAST_DIM, NpuKernels
-from qwen3_a8w8.kernels.npu.lowering import STEPS, Values, add_then_norm, host_names
+from qwen3_a8w8.kernels.npu.lowering import STEPS, Values, host_names, run_nodes
 from qwen3_a8w8.kernels.npu.sampling import NpuSampler
 from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref
 from qwen3_a8w8.kernels.signature import FLOAT32, Dim
@@ -182,7 +182,7 @@ class NpuExecutable:
         self._check(args, host, num_live)
         outputs = self._replayed(args, dims, host) if num_live is not None else None
         if outputs is None:
-            self._run_nodes(self._values(args, dims, host, num_live))
+            run_nodes(self._program, self._values(args, dims, host, num_live))
         else:
             for name, value in outputs.items():
                 args[name][:num_live].copy_(value[:num_live])
@@ -208,7 +208,7 @@ class NpuExecutable:
         def record() -> Outputs:
             given = {**host, node.inputs[6].name: lengths}
             values = self._values(args, dims, given, None, keeps_outputs=True)
-            self._run_nodes(values)
+            run_nodes(self._program, values)
             return values.outputs
 
         return self.graphs.run(args, dims, attention.call_lengths(lengths), record)
@@ -232,20 +232,6 @@ class NpuExecutable:
             num_live,
             keeps_outputs=keeps_outputs,
         )
-
-    def _run_nodes(self, values: Values) -> None:
-        nodes = self._program.nodes
-        index = 0
-        while index < len(nodes):
-            node = nodes[index]
-            if values.num_rows(node.outputs[0]) == 0:
-                values.put_empty(node)
-            elif index + 1 < len(nodes) and _is_add_then_norm(node, nodes[index + 1]):
-                index += 1
-                add_then_norm(values, node, nodes[index])
-            else:
-                STEPS[node.op](values, node)
-            index += 1
 
     def _check(
         self, args: Mapping[str, Tensor], host: Mapping[str, list[int]], num_live: int | None
@@ -282,14 +268,6 @@ class NpuExecutable:
 
 def _can_capture(attention: AttentionKernels, node: Node) -> bool:
     return attention.reads_paged(is_int8=node.op == "attention")
-
-
-def _is_add_then_norm(add: Node, norm: Node) -> bool:
-    return (
-        add.op in ("linear_add", "linear_bf16_add")
-        and norm.op == "rms_norm_quant"
-        and norm.inputs[0] is add.outputs[0]
-    )
 
 
 def _check_limits(program: Program) -> None:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from qwen3_a8w8.kernels.npu.attention import CacheLayer, Queries
-from qwen3_a8w8.kernels.npu.kernels import NpuKernels, as_norm
+from qwen3_a8w8.kernels.npu.kernels import NormWeight, NpuKernels, as_norm
 from qwen3_a8w8.kernels.program import Node, Program, Ref
 from qwen3_a8w8.kernels.signature import BFLOAT16
 
@@ -58,7 +58,9 @@ def _cases(
 
     seen: set[tuple[Any, ...]] = set()
     for node in program.nodes:
-        key = (node.op, *(ref.shape[1:] for ref in node.inputs if ref.layout is not None))
+        weight = constants.get(node.inputs[1].name) if len(node.inputs) > 1 else None
+        is_fusable = isinstance(weight, NormWeight) and weight.half is not None
+        key = (node.op, is_fusable, *(ref.shape[1:] for ref in node.inputs))
         if key in seen:
             continue
         seen.add(key)

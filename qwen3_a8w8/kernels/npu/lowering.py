@@ -153,7 +153,7 @@ def _put_both(run: Values, node: Node, results: tuple[Tensor, Tensor]) -> None:
         run.put(ref, value)
 
 
-def product(run: Values, node: Node) -> Tensor:
+def _product(run: Values, node: Node) -> Tensor:
     """What a linear adds to its residual, or its result: [T, out] bfloat16."""
     if node.op.startswith("linear_bf16"):
         return run.kernels.matmul(*map(run.get, node.inputs[:2]))
@@ -161,18 +161,17 @@ def product(run: Values, node: Node) -> Tensor:
 
 
 def _linear(run: Values, node: Node) -> None:
-    run.put(node.outputs[0], product(run, node))
+    run.put(node.outputs[0], _product(run, node))
 
 
 def _linear_add(run: Values, node: Node) -> None:
-    run.put(node.outputs[0], half(run.get(node.inputs[-1])) + product(run, node))
+    run.put(node.outputs[0], half(run.get(node.inputs[-1])) + _product(run, node))
 
 
-def add_then_norm(run: Values, add: Node, norm: Node) -> None:
-    """`linear_add` and the `rms_norm_quant` of its result."""
+def _add_then_norm(run: Values, add: Node, norm: Node) -> None:
     residual, weight = run.get(add.inputs[-1]), run.get(norm.inputs[1])
     total, x_q, x_scale = run.kernels.add_rms_norm_quant(
-        product(run, add), residual, weight, norm.attributes["eps"]
+        _product(run, add), residual, weight, norm.attributes["eps"]
     )
     run.put(add.outputs[0], total)
     _put_both(run, norm, (x_q, x_scale))
@@ -260,3 +259,27 @@ STEPS: dict[str, Step] = {
     "attention_bf16": _attention,
 }
 """Every op but `sample`, which has an executable of its own."""
+
+
+def run_nodes(program: Program, values: Values) -> None:
+    """Runs all nodes in order, a sum and the norm of its result as one."""
+    nodes = program.nodes
+    index = 0
+    while index < len(nodes):
+        node = nodes[index]
+        if values.num_rows(node.outputs[0]) == 0:
+            values.put_empty(node)
+        elif index + 1 < len(nodes) and _is_add_then_norm(node, nodes[index + 1]):
+            index += 1
+            _add_then_norm(values, node, nodes[index])
+        else:
+            STEPS[node.op](values, node)
+        index += 1
+
+
+def _is_add_then_norm(add: Node, norm: Node) -> bool:
+    return (
+        add.op in ("linear_add", "linear_bf16_add")
+        and norm.op == "rms_norm_quant"
+        and norm.inputs[0] is add.outputs[0]
+    )
