@@ -245,7 +245,7 @@ def test_lengths_and_slots_that_the_ops_do_not_check_are_refused(backend):
 
 
 def test_a_block_size_that_attention_cannot_read_is_refused(backend):
-    with pytest.raises(KernelUnavailableError, match="block_size is 16.*set block_size to 128"):
+    with pytest.raises(KernelUnavailableError, match=r"block_size is 16.*set block_size to 128"):
         SmallModel(backend)
 
 
