@@ -177,9 +177,7 @@ def machine_facts() -> dict[str, str]:
 
 def software_parts(is_quick: bool, limit_s: float) -> list[Part]:
     """What every installation must pass, whatever the model."""
-    suite = (
-        ["tests/kernels/test_rows.py"] if is_quick else ["tests/kernels", "-m", "not npu_contract"]
-    )
+    suite = ["tests/kernels/npu/on_device", *(["-k", "any_batch"] if is_quick else [])]
     return [
         Part("doctor", [*CLI, "doctor"], 300),
         Part(
@@ -348,7 +346,7 @@ def main() -> int:
     if not options.ops_only:
         software = software_parts(options.quick, options.limit_s)
         for part in software:
-            part.run(QWEN3_A8W8_TEST_DEVICE="npu")
+            part.run()
         parts += software
         parts += run_models(models, work, keep=options.keep, limit_s=options.limit_s)
     failed = failures(ops, parts)

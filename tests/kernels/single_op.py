@@ -94,9 +94,12 @@ def run_ops(backend, fn, per_row, others=None, constants=None, updated=(), num_a
         name: backend.pack(declared[name], tensor) for name, tensor in (constants or {}).items()
     }
     executable.bind(packed)
-    executable.run({**inputs, **results}, {"ROWS": num_rows})
+    args = {name: tensor.to(backend.device) for name, tensor in {**inputs, **results}.items()}
+    executable.run(args, {"ROWS": num_rows})
     executable.close()
-    return tuple(results.values())
+    for name in updated:
+        inputs[name].copy_(args[name])
+    return tuple(args[name].cpu() for name in results)
 
 
 def reference():

@@ -52,6 +52,7 @@ class SmallModel:
 
     def __init__(self, backend, float_linears=(), has_bf16_cache=False, block_size=16):
         self.block_size = block_size
+        self.device = backend.device
         options = {**OPTIONS, **float_options(float_linears)}
         dims = {**DIMS, **kv_cache_dims(block_size, is_bf16=has_bf16_cache)}
         self.compiler = Compiler(backend)
@@ -65,10 +66,10 @@ class SmallModel:
         values = (*heads, block_size, DIMS["HEAD_DIM"])
         dtype = torch.bfloat16 if has_bf16_cache else torch.int8
         self.cache = {
-            "k_cache": torch.zeros(values, dtype=dtype),
-            "v_cache": torch.zeros(values, dtype=dtype),
-            "k_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"]),
-            "v_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"]),
+            "k_cache": torch.zeros(values, dtype=dtype, device=self.device),
+            "v_cache": torch.zeros(values, dtype=dtype, device=self.device),
+            "k_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"], device=self.device),
+            "v_scale": torch.zeros(*heads, dims["SCALES_PER_BLOCK"], device=self.device),
         }
         self.tables = scattered_tables(16, BLOCKS_PER_SEQ, NUM_BLOCKS)
 
@@ -89,7 +90,8 @@ class SmallModel:
         def ints(values):
             return torch.tensor(values, dtype=torch.int32)
 
-        self.prefill_fn(
+        logits = self._run(
+            self.prefill_fn,
             token_ids=ints([token for _, _, token in rows]),
             positions=ints([p for _, p, _ in rows]),
             context_lens=ints([p + 1 for _, p, _ in rows]),
@@ -98,7 +100,6 @@ class SmallModel:
             block_tables=self.tables[[seq for seq, _, _ in chunks]].contiguous(),
             logits_indices=ends.int(),
             logits=logits,
-            **self.cache,
         )
         return logits
 
@@ -114,7 +115,8 @@ class SmallModel:
             slots[i] = self.slot(seq, position)
             tables[i] = self.tables[seq]
         logits = torch.full((batch_size, DIMS["VOCAB"]), float("nan"))
-        self.decode_fn(
+        return self._run(
+            self.decode_fn,
             token_ids=token_ids,
             num_active=torch.tensor([len(rows)], dtype=torch.int32),
             positions=positions,
@@ -122,6 +124,10 @@ class SmallModel:
             slot_mapping=slots,
             block_tables=tables,
             logits=logits,
-            **self.cache,
         )
-        return logits
+
+    def _run(self, fn, **args):
+        """One dispatch; its logits on the host."""
+        moved = {name: tensor.to(self.device) for name, tensor in args.items()}
+        fn(**moved, **self.cache)
+        return moved["logits"].cpu()

@@ -21,3 +21,12 @@ def test_emulated_ops_agree_with_their_documents(version):
 def test_emulated_graphs_and_devices_behave_as_documented():
     files = [f"{EMULATED}/test_{name}.py" for name in ("graphs", "device", "capabilities")]
     assert run_tests(*files) > 20
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_backend_computes_as_the_reference_and_the_same_in_any_batch(version):
+    assert run_tests("tests/kernels/npu/on_device", version=version) > 15
+
+
+def test_backend_finds_what_a_machine_lacks_and_takes_the_next_form():
+    assert run_tests(f"{EMULATED}/test_backend.py") > 10

@@ -1,0 +1,1 @@
+"""Tests of the NPU backend that run on hardware and on the emulation alike."""
