@@ -30,3 +30,9 @@ def test_backend_computes_as_the_reference_and_the_same_in_any_batch(version):
 
 def test_backend_finds_what_a_machine_lacks_and_takes_the_next_form():
     assert run_tests(f"{EMULATED}/test_backend.py") > 10
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_wheels_shape_functions_take_the_whole_model_at_14b(version):
+    file = f"{EMULATED}/test_program_metas.py"
+    assert run_tests(file, version=version, options="device=meta") == 12

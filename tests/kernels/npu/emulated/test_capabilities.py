@@ -89,6 +89,18 @@ def test_no_device_names_the_variable(monkeypatch):
         NpuDevice()
 
 
-def test_a_whole_device_is_refused_only_for_its_kernels():
-    with pytest.raises(KernelUnavailableError, match=r"no kernels in this version \(found: soc"):
-        select_backend("npu", None)
+@pytest.mark.parametrize("device", ["npu", "auto"])
+def test_a_whole_device_is_taken(device):
+    backend = select_backend(device, 1)
+    assert backend.name == "npu-ascend910b3"
+    assert backend.describe()["device"] == "npu"
+    backend.close()
+
+
+def test_auto_says_why_it_did_not_take_the_npu(emulated, caplog):
+    emulated.soc = 104
+    with caplog.at_level("INFO"):
+        backend = select_backend("auto", 1)
+    assert backend.device == "cpu"
+    assert "SoC number 104" in caplog.text
+    backend.close()
