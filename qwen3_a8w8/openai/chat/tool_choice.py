@@ -1,7 +1,8 @@
 """Which tools an output may or must call, and the grammar for it.
 
-A grammar enforces `required` and a named function. With `auto` the output is unconstrained, unless
-JSON is requested: then it is either that JSON or calls.
+A grammar enforces `required` and a named function. With `auto` the output is unconstrained but for
+two cases: if JSON is requested, it is either that JSON or calls; if a tool is strict, what follows
+a call's opening tag is a call that matches its schema.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.request import FieldError, PlaceError, given, shown
 from qwen3_a8w8.text.structured import StructuredOutput
-from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar
+from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar, strict_call_grammar
 
 
 class ChosenFunction(BaseModel):
@@ -125,6 +126,8 @@ def structured_by_tools(
         return _calls(chosen[:1], max_calls=1)
     if choice == "required":
         return _calls(tools, max_calls=max_calls)
+    if answer is None and any(tool.is_strict for tool in tools):
+        return _structured(tools, strict_call_grammar(tools, max_calls=max_calls))
     if not tools or answer is None:
         return answer
     schema = _answer_schema(answer)
@@ -139,6 +142,10 @@ def _calls(
     max_calls: int,
     answer: tuple[dict[str, Any], bool] | None = None,
 ) -> StructuredOutput:
+    return _structured(tools, call_grammar(tools, max_calls=max_calls, answer=answer))
+
+
+def _structured(tools: Sequence[CallableTool], grammar: str) -> StructuredOutput:
     for tool in tools:
         kind = (tool.parameters or {}).get("type", "object")
         if kind != "object":
@@ -147,8 +154,8 @@ def _calls(
                 "'object'",
                 param="tools",
             )
-    grammar = call_grammar(tools, max_calls=max_calls, answer=answer)
-    return StructuredOutput(grammar=grammar, param="tools")
+    names = tuple(tool.name for tool in tools)
+    return StructuredOutput(grammar=grammar, tools=names, param="tools")
 
 
 def _answer_schema(answer: StructuredOutput) -> dict[str, Any] | None:
