@@ -14,7 +14,7 @@ from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity
 from qwen3_a8w8.openai.responses.items import Item
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
-from qwen3_a8w8.openai.responses.shapes import DeletedResponse, ResponseObject
+from qwen3_a8w8.openai.responses.shapes import DeletedResponse, InputItemsPage, ResponseObject
 from qwen3_a8w8.openai.responses.writer import ResponsesWriter
 
 
@@ -34,7 +34,7 @@ def add_responses_routes(
         def keep(response: ResponseObject) -> None:
             output = [item.model_dump(exclude_unset=True) for item in response.output]
             items = (*earlier, *body.input, *output)
-            store.put(response.id, StoredResponse(response.to_json(), items))
+            store.put(response.id, StoredResponse(response.to_json(), items, len(output)))
 
         is_kept = store.is_open and body.is_stored
         make_writer = functools.partial(ResponsesWriter, body, keep if is_kept else None)
@@ -46,6 +46,15 @@ def add_responses_routes(
     @app.get("/v1/responses/{response_id}")
     async def retrieve(response_id: str) -> Response:
         return Response(store.get(response_id).body, media_type="application/json")
+
+    @app.get("/v1/responses/{response_id}/input_items")
+    async def input_items(
+        response_id: str, order: str = "desc", after: str | None = None, limit: str = "20"
+    ) -> Response:
+        """The items that a stored response answers, with those of earlier responses."""
+        stored = store.get(response_id)
+        page = InputItemsPage.of(response_id, stored.input_items, order, after, limit)
+        return json_response(page)
 
     @app.delete("/v1/responses/{response_id}")
     async def delete(response_id: str) -> Response:

@@ -171,7 +171,7 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
     for _ in range(4):
         await create(client)
     for unknown in (first, private):
-        with pytest.raises(openai.NotFoundError) as caught:
+        with pytest.raises(openai.BadRequestError) as caught:
             await create(client, previous_response_id=unknown.id)
         assert caught.value.code == "previous_response_not_found"
         assert caught.value.param == "previous_response_id"
@@ -191,7 +191,13 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
         ({"n": 2}, "n"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": 5}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [{"type": "web_search"}, TOOL], "tool_choice": {"type": "web_search"}},
+            "tool_choice",
+        ),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice"),

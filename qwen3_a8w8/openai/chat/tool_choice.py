@@ -8,7 +8,7 @@ a call's opening tag is a call that matches its schema.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -63,14 +63,17 @@ def check_tool_choice(value: object) -> object:
     return value
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_names(names: Mapping[int, str]) -> None:
     """Checks that the tools of the request have distinct names.
+
+    Args:
+        names: of the functions, by their position among the tools.
 
     Raises:
         FieldError: two tools have the same name.
     """
     places: dict[str, int] = {}
-    for place, name in enumerate(names):
+    for place, name in names.items():
         first = places.setdefault(name, place)
         if first != place:
             param = f"tools[{place}].function.name"
@@ -81,14 +84,27 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def check_chosen(choice: ToolChoice | None, names: Sequence[str]) -> None:
+def check_chosen(
+    choice: ToolChoice | None, names: Sequence[str], skipped: Sequence[str] = ()
+) -> None:
     """Checks a choice against the tools of the request.
+
+    Args:
+        choice: the validated choice.
+        names: of the functions.
+        skipped: types of the tools that are left out.
 
     Raises:
         FieldError: there are no tools, or none with the chosen name.
     """
     if choice in (None, "none", "auto"):
         return
+    if not names and skipped:
+        raise FieldError(
+            "tool_choice requires a call, but the tools are of types that this server doesn't run "
+            f"({', '.join(skipped)[:200]}); add functions or remove tool_choice",
+            "tool_choice",
+        )
     if not names:
         raise FieldError(
             "tool_choice requires a call, but there are no tools; add tools or remove tool_choice",

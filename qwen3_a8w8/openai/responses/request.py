@@ -14,8 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
-from qwen3_a8w8.openai.request import FieldError, RequestModel, given, shown, validate_request
+from qwen3_a8w8.openai.request import FieldError, RequestModel, shown, validate_request
 from qwen3_a8w8.openai.responses.items import Item, messages_of
+from qwen3_a8w8.openai.responses.tools import chat_tool, custom_names
 
 _SAME_IN_CHAT = (
     "model",
@@ -142,6 +143,17 @@ class ResponsesRequest(RequestModel):
         """Whether the response may be stored for a later `previous_response_id`."""
         return self.store is not False
 
+    @property
+    def skipped_tools(self) -> tuple[str, ...]:
+        """Types of the tools that this server doesn't run and leaves out, each once."""
+        types = (str(tool.get("type")) for tool in self.tools or ())
+        return tuple(dict.fromkeys(kind for kind in types if kind not in ("function", "custom")))
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the tools whose input is free text."""
+        return custom_names(self.tools or ())
+
     def unknown_fields(self) -> tuple[str, ...]:
         """Fields that neither responses nor chat completions support."""
         return tuple(n for n in super().unknown_fields() if n not in ChatRequest.model_fields)
@@ -166,7 +178,7 @@ class ResponsesRequest(RequestModel):
         if self.reasoning is not None and self.reasoning.effort is not None:
             raw["reasoning_effort"] = self.reasoning.effort
         if self.tools:
-            raw["tools"] = [_chat_tool(tool, place) for place, tool in enumerate(self.tools)]
+            raw["tools"] = [chat_tool(tool, place) for place, tool in enumerate(self.tools)]
         if self.tool_choice is not None:
             raw["tool_choice"] = _chat_tool_choice(self.tool_choice)
         if self.text is not None and self.text.format is not None:
@@ -182,23 +194,15 @@ class ResponsesRequest(RequestModel):
             raise _with_own_names(error, sent=chat_fields) from None
 
 
-def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise InvalidRequestError(
-            f'tools[{place}].type {given(tool, "type")}; expected "function"',
-            param=f"tools[{place}].type",
-        )
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-
-
 def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
     if isinstance(choice, str) and choice in ("none", "auto", "required"):
         return choice
     name = choice.get("name") if isinstance(choice, dict) else None
-    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(name, str):
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind in ("function", "custom") and isinstance(name, str):
         return {"type": "function", "function": {"name": name}}
     raise InvalidRequestError(
-        f'tool_choice is {shown(choice)}; expected "none", "auto", "required" or '
+        f'tool_choice is {shown(kind or choice)}; expected "none", "auto", "required" or '
         '{"type": "function", "name": "..."}',
         param="tool_choice",
     )
