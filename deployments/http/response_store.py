@@ -22,11 +22,13 @@ class StoredResponse:
         body: as it was sent, JSON.
         items: the whole conversation, including the response's output.
         num_output: how many of them are the response's output.
+        is_background: it is, or was, generated in the background.
     """
 
     body: str
     items: tuple[Item, ...]
     num_output: int = 0
+    is_background: bool = False
 
     @property
     def input_items(self) -> tuple[Item, ...]:
@@ -57,6 +59,8 @@ class ResponseStore:
     def put(self, response_id: str, response: StoredResponse) -> None:
         """Stores a response; one that alone exceeds the size limit isn't stored."""
         size = len(response.body) + sum(len(repr(item)) for item in response.items)
+        if response_id in self._responses:
+            self._num_bytes -= self._responses.pop(response_id)[1]
         self._responses[response_id] = (response, size)
         self._num_bytes += size
         while len(self._responses) > self._max_responses or self._num_bytes > self._max_bytes:

@@ -37,7 +37,6 @@ _OWN_NAMES = (
 """Path prefixes in a chat request, and their names in this API."""
 
 _REFUSED = {
-    "background": "a response is only returned to its own request",
     "conversation": "send the conversation in input, or previous_response_id",
     "prompt": "templates aren't stored here; send the text in input",
 }
@@ -120,6 +119,13 @@ class ResponsesRequest(RequestModel):
             value = (self.model_extra or {}).get(name)
             if value is not None and not (name == "n" and value == 1):
                 raise FieldError(f"{name} is set, but not supported; {remedy}", name)
+        if self.background and (self.stream or self.store is False):
+            other = "stream" if self.stream else "store"
+            raise FieldError(
+                f"background is true and {other} is {shown(getattr(self, other))}; a background "
+                "response is stored and polled, leave them out",
+                other,
+            )
         if self.truncation not in (None, "disabled"):
             raise FieldError(
                 f"truncation is {self.truncation!r}, only 'disabled' is supported; shorten the "

@@ -103,7 +103,7 @@ class ResponseObject(ResponseModel):
     object: Literal["response"]
     created_at: int
     completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    status: Literal["in_progress", "completed", "incomplete", "failed", "cancelled"]
     background: bool
     error: dict[str, Any] | None
     incomplete_details: dict[str, Any] | None
@@ -155,6 +155,13 @@ class ResponseEvent(ResponseModel):
     def event_name(self) -> str:
         """The event's name in its SSE frame."""
         return self.type
+
+
+class InputTokens(ResponseModel):
+    """Response to `POST /v1/responses/input_tokens`."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int
 
 
 MAX_PAGE = 100

@@ -53,7 +53,7 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
     def begin(self) -> list[ResponseEvent]:
         """The events of a response that has started."""
         return [
-            self._output.event(f"response.{kind}", response=self._object("in_progress"))
+            self._output.event(f"response.{kind}", response=self.object("in_progress"))
             for kind in ("created", "in_progress")
         ]
 
@@ -73,10 +73,23 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
 
     def fail(self, error: Exception, code: str | None) -> list[ResponseEvent]:
         """The event with the reason."""
-        response = self._object("failed")
+        return [self._output.event("response.failed", response=self._failed(error, code))]
+
+    def keep_failed(self, error: Exception, code: str | None) -> None:
+        """Keeps the response with the reason; for one without a reader."""
+        if self._on_done is not None:
+            self._on_done(self._failed(error, code))
+
+    def cancel(self) -> None:
+        """Keeps the response as one that was cancelled, with what there is of it."""
+        if self._on_done is not None:
+            self._on_done(self.object("cancelled"))
+
+    def _failed(self, error: Exception, code: str | None) -> ResponseObject:
+        response = self.object("failed")
         message = error_body(error, code=code)["error"]["message"]
         response.error = {"code": "server_error", "message": message}
-        return [self._output.event("response.failed", response=response)]
+        return response
 
     def whole(self, events: Sequence[ResponseEvent]) -> ResponseObject:
         """The response in the last event."""
@@ -87,7 +100,7 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
     def _done(self, cached_tokens: int | None) -> ResponseObject:
         check_all_finished([self._choice])
         is_cut = self._choice.finish_reason == "length"
-        response = self._object("incomplete" if is_cut else "completed")
+        response = self.object("incomplete" if is_cut else "completed")
         if is_cut:
             response.incomplete_details = {"reason": "max_output_tokens"}
         response.completed_at = None if is_cut else int(time.time())
@@ -118,7 +131,8 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
             )
         return metadata
 
-    def _object(self, status: str) -> ResponseObject:
+    def object(self, status: str) -> ResponseObject:
+        """The response as it is now, with a status."""
         body, identity = self._body, self._context.identity
         sampling = self._context.sampling or SamplingParams()
         reasoning = body.reasoning
@@ -128,7 +142,7 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
             created_at=identity.created,
             completed_at=None,
             status=status,  # type: ignore[arg-type]
-            background=False,
+            background=bool(body.background),
             error=None,
             incomplete_details=None,
             frequency_penalty=sampling.frequency_penalty,
