@@ -37,9 +37,10 @@ class BackgroundResponses:
 
     def cancel(self, response_id: str) -> None:
         """Ends a response where it is; nothing happens to one that has ended."""
-        if response_id in self._running:
-            task, writer = self._running.pop(response_id)
-            task.cancel()
+        if response_id not in self._running:
+            return
+        task, writer = self._running.pop(response_id)
+        if task.cancel():  # False: it has ended, and is kept
             writer.cancel()
 
     async def _run(self, started: Started, writer: ResponsesWriter) -> None:

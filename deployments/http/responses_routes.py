@@ -103,6 +103,6 @@ def add_responses_routes(
 
     @app.delete("/v1/responses/{response_id}")
     async def delete(response_id: str) -> Response:
-        store.delete(response_id)
         background.cancel(response_id)
+        store.delete(response_id)
         return json_response(DeletedResponse(id=response_id, object="response", deleted=True))

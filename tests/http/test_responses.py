@@ -232,6 +232,10 @@ async def test_background_response_that_is_cancelled_ends_and_frees_its_blocks(c
     assert cancelled.status == "cancelled"
     assert (await client.responses.retrieve(started.id)).status == "cancelled"
     TypeAdapter(Response).validate_python(cancelled.model_dump(), strict=True)
+    deleted = await create(client, background=True, max_output_tokens=200)
+    await client.responses.delete(deleted.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(deleted.id)
 
 
 async def test_background_response_whose_engine_crashes_is_failed(client, engine):
@@ -284,11 +288,11 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
         ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
         (
             {"tools": [{"type": "web_search"}, TOOL], "tool_choice": {"type": "web_search"}},
-            "tool_choice",
+            "tool_choice.type",
         ),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
-        ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format.schema"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"temperature": "hot"}, "temperature"),

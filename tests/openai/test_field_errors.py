@@ -126,7 +126,7 @@ def test_field_of_a_response_request_has_the_name_that_the_client_knows():
 
     assert of(tools=[{"type": "function"}]) == "tools[0].name is missing; it is required"
     assert of(tool_choice={"type": "x"}) == (
-        'tool_choice is an object; expected "none", "auto", "required" or '
+        'tool_choice.type is "x"; expected "none", "auto", "required" or '
         '{"type": "function", "name": "..."}'
     )
     assert of(reasoning={"effort": "huge"}).startswith('reasoning.effort is "huge"; expected')

@@ -207,10 +207,16 @@ def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
     kind = choice.get("type") if isinstance(choice, dict) else None
     if kind in ("function", "custom") and isinstance(name, str):
         return {"type": "function", "function": {"name": name}}
+    path: str = "tool_choice"
+    value: object = choice
+    if kind in ("function", "custom"):
+        path, value = "tool_choice.name", name
+    elif kind is not None:
+        path, value = "tool_choice.type", kind
     raise InvalidRequestError(
-        f'tool_choice is {shown(kind or choice)}; expected "none", "auto", "required" or '
+        f'{path} is {shown(value)}; expected "none", "auto", "required" or '
         '{"type": "function", "name": "..."}',
-        param="tool_choice",
+        param=path,
     )
 
 
