@@ -120,6 +120,7 @@ def build_api(
             "/v1/completions": CompletionRequest,
             "/v1/batch_generate": BatchRequest,
             "/v1/responses": ResponsesRequest,
+            "/v1/responses/input_tokens": ResponsesRequest,
             "/tokenize": TokenizeRequest,
             "/detokenize": DetokenizeRequest,
         },

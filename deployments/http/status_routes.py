@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from deployments.ingress.service import ModelService
@@ -61,7 +61,7 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
         }
         return JSONResponse(body)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         """Metrics of all replicas in Prometheus text format."""
         text = prometheus_text(await service.engine.reports(REPORT_TIMEOUT_S))

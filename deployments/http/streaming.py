@@ -62,7 +62,7 @@ async def generation_response(
         request: its body.
         keep_alive_s: a stream that is silent for so long gets a comment; None: never.
     """
-    headers = unknown_fields_header(request)
+    headers = unknown_fields_header(request) | skipped_tools_header(request)
     if request.is_stream:
         return EventStreamResponse(started, headers, keep_alive_s)
     return json_response(await _whole(*started), headers)
@@ -135,6 +135,12 @@ def log_failure(error: Exception) -> None:
         logger.error("a request failed", exc_info=error)
     else:
         logger.info("a request was refused or lost: %s", error)
+
+
+def skipped_tools_header(request: RequestModel) -> dict[str, str]:
+    """Header that names the types of tools that were left out of a request."""
+    names = [name for name in request.skipped_tools if _is_header_safe(name)]
+    return {"X-Skipped-Tools": ", ".join(names[:MAX_UNKNOWN_FIELDS])} if names else {}
 
 
 def unknown_fields_header(request: RequestModel) -> dict[str, str]:

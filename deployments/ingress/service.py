@@ -6,6 +6,7 @@ Turns requests into token requests, with the checkpoint's sampling defaults, and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from qwen3_a8w8.openai.completions.writer import CompletionWriter
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+
+logger = logging.getLogger("ray.serve")
 
 AnyWriter = ResponseWriter[Any, Any]
 
@@ -99,6 +102,11 @@ class ModelService:
             EngineDeadError: no engine takes it.
         """
         self.check_model(request.model)
+        if request.skipped_tools:
+            logger.warning(
+                "a request has tools of types that aren't run here; they are left out: %s",
+                ", ".join(request.skipped_tools)[:500],
+            )
         sampling = request.sampling_params(self.defaults)
         prompt = await self.chat_prompt(request)
         if request.strict_max_tokens:
@@ -109,12 +117,18 @@ class ModelService:
             limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
             sampling = replace(sampling, thinking_limit=limit)
         context = ResponseContext(
-            identity, (prompt.token_ids,), sampling.n, **request.context_options()
+            identity,
+            (prompt.token_ids,),
+            sampling.n,
+            sampling=sampling,
+            **request.context_options(),
         )
         parsing = ChatParsing(
             reasoning=state,
             has_reasoning=request.has_reasoning,
             has_tools=request.has_tools,
+            tool_names=frozenset(function.name for function in request.functions),
+            is_call_required=request.is_call_required,
             is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
