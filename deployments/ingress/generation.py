@@ -14,6 +14,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.admission.sequence_factory import check_batch_size, context_limit
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent, derive_seed
@@ -121,15 +122,21 @@ class TextGenerator:
                     code="context_length_exceeded",
                 )
 
-    async def start(self, requests: Sequence[EngineRequest]) -> Generation:
+    async def start(
+        self, requests: Sequence[EngineRequest], places: Places | None = None
+    ) -> Generation:
         """Sends requests (`n` = 1, with seeds) and waits until all are accepted.
+
+        Args:
+            requests: the requests.
+            places: that they take; None: nobody has asked whether there is room.
 
         Raises:
             InvalidRequestError: one can't be served; none goes on.
             CapacityError: the engines are full; none goes on.
             EngineDeadError: no engine takes them.
         """
-        generation = Generation(self._engine, self._tokenizer, requests)
+        generation = Generation(self._engine, self._tokenizer, requests, places)
         try:
             await generation.start()
         except BaseException:
@@ -137,7 +144,9 @@ class TextGenerator:
             raise
         return generation
 
-    async def run_batch(self, requests: list[EngineRequest]) -> list[OutputDelta]:
+    async def run_batch(
+        self, requests: list[EngineRequest], places: Places | None = None
+    ) -> list[OutputDelta]:
         """Runs 1 or 16 requests (`n` = 1, with seeds) as one batch.
 
         Returns:
@@ -149,7 +158,7 @@ class TextGenerator:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes them.
         """
-        events = await self._engine.generate_batch(requests)
+        events = await self._engine.generate_batch(requests, places)
         # Stop strings are found afterwards: rows of a true batch go on to its end.
         return [
             OutputProcessor(self._tokenizer, request.sampling).feed(event)
@@ -166,9 +175,14 @@ class Generation:
     """
 
     def __init__(
-        self, engine: EngineClient, tokenizer: Tokenizer, requests: Sequence[EngineRequest]
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        requests: Sequence[EngineRequest],
+        places: Places | None = None,
     ) -> None:
         self._engine = engine
+        self._places = places
         self._requests = list(requests)
         self._processors = [
             OutputProcessor(tokenizer, request.sampling) for request in self._requests
@@ -247,7 +261,8 @@ class Generation:
     async def _pump(self, index: int) -> None:
         """Reads one sequence's events to its end; leaving the stream early aborts it."""
         try:
-            async with aclosing(self._engine.stream(self._requests[index])) as events:
+            stream = self._engine.stream(self._requests[index], self._places)
+            async with aclosing(stream) as events:
                 async for event in events:
                     if self._take(index, event):
                         break
