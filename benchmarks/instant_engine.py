@@ -13,6 +13,7 @@ from pathlib import Path
 
 from deployments.engine.replica import EngineReplica
 from deployments.replicas.admission import Admission, Places
+from deployments.replicas.failover import EngineLost
 from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
@@ -60,7 +61,7 @@ class InstantEngine:
 
     async def stream(
         self, request: EngineRequest, places: Places | None = None
-    ) -> AsyncGenerator[TokenEvent, None]:
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
         yield TokenEvent(seq_id=0)
         num_tokens = request.sampling.max_tokens or 1
         for start in range(0, num_tokens, self._num_per_event):

@@ -16,6 +16,7 @@ from typing import Any
 
 from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
+from deployments.replicas.failover import EngineLost
 from qwen3_a8w8.engine.admission.sequence_factory import check_batch_size, context_limit
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent, derive_seed
 from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
@@ -190,6 +191,8 @@ class Generation:
         self._num_cached_tokens: dict[str | int, int] = {}  # by prompt
         self._num_accepted = 0
         self._num_open = len(self._requests)
+        self._without_engine: set[int] = set()  # sequences that wait for another one
+        self._has_lost_engine = False
         self._updates: Updates = []
         self._error: Exception | None = None
         self._changed = asyncio.Event()
@@ -199,6 +202,11 @@ class Generation:
     def num_cached_tokens(self) -> int:
         """Prompt tokens from the prefix cache; a prompt of several sequences counts once."""
         return sum(self._num_cached_tokens.values())
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether a sequence has lost its engine and no other one has taken it yet."""
+        return bool(self._without_engine)
 
     async def start(self) -> None:
         """Sends all sequences and waits until an engine has accepted each of them.
@@ -230,6 +238,8 @@ class Generation:
     async def every(self, period_s: float | None) -> AsyncIterator[Updates]:
         """As iteration, with empty updates whenever nothing has come for `period_s` seconds.
 
+        An empty update also comes when an engine is lost.
+
         Raises:
             EngineDeadError: a sequence was lost.
             Qwen3A8W8Error: as an engine raised it.
@@ -243,6 +253,9 @@ class Generation:
                 raise self._error
             elif self._num_open == 0:
                 return
+            elif self._has_lost_engine:
+                self._has_lost_engine = False
+                yield []
             elif not await self._wait(period_s):
                 yield []
 
@@ -274,9 +287,14 @@ class Generation:
         finally:
             self._changed.set()
 
-    def _take(self, index: int, event: TokenEvent) -> bool:
+    def _take(self, index: int, event: TokenEvent | EngineLost) -> bool:
         """Takes in an event; whether the sequence has ended with it."""
         self._changed.set()
+        if isinstance(event, EngineLost):
+            self._without_engine.add(index)
+            self._has_lost_engine = True
+            return False
+        self._without_engine.discard(index)
         if not event.token_ids and event.finish_reason is None:
             self._num_accepted += 1
             return False

@@ -16,7 +16,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
 from deployments.replicas.admission import Admission, Places
-from deployments.replicas.failover import resumed_stream, retried, with_time_left
+from deployments.replicas.failover import EngineLost, resumed_stream, retried, with_time_left
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.admission.queue_limit import Room
@@ -45,7 +45,7 @@ class ReplicaClient:
 
     async def stream(
         self, request: EngineRequest, places: Places | None = None
-    ) -> AsyncGenerator[TokenEvent, None]:
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
         """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`.
 
         Args:

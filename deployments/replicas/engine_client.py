@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from deployments.replicas.admission import Admission, Places
+from deployments.replicas.failover import EngineLost
 from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -21,7 +22,7 @@ class EngineClient(Protocol):
 
     def stream(
         self, request: EngineRequest, places: Places | None = None
-    ) -> AsyncGenerator[TokenEvent, None]:
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
         """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`.
 
         Args:
