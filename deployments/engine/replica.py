@@ -25,6 +25,7 @@ from deployments.engine.step_channel import StepChannel
 from deployments.replicas.refusal_log import RefusalFilter
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import AppSettings
+from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -126,6 +127,15 @@ class EngineReplica:
     async def capabilities(self) -> RunnerCapabilities:
         """What this replica's runner can do."""
         return self._router.core.capabilities
+
+    async def room(self) -> Room:
+        """What this replica would take in now.
+
+        Raises:
+            EngineNotReadyError: nothing, it is shutting down.
+        """
+        self._check_ready()
+        return self._router.core.room()
 
     async def report(self) -> ReplicaReport:
         """Who this replica is, and what its engine holds and has done."""

@@ -31,6 +31,8 @@ MEDIA_TYPE = "text/event-stream"
 DONE_FRAME = "data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = ": keep-alive\n\n"
 """A comment; clients skip it, proxies see that the connection lives."""
+WAITING_FRAME = ": waiting for an engine\n\n"
+"""The comment of a stream whose engine is lost, until another one goes on with it."""
 
 
 def data_frame(event: ResponseModel) -> str:
@@ -101,8 +103,8 @@ async def _frames(
         if first := [data_frame(event) for event in writer.begin()]:
             yield "".join(first)
         async for updates in generation.every(keep_alive_s):
-            if not updates:
-                yield KEEP_ALIVE_FRAME
+            if not updates and keep_alive_s is not None:
+                yield WAITING_FRAME if generation.waits_for_engine else KEEP_ALIVE_FRAME
             frames = [
                 data_frame(event) for index, delta in updates for event in writer.feed(index, delta)
             ]

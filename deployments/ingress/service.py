@@ -14,6 +14,7 @@ from typing import Any
 
 from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
 from deployments.ingress.prompts import ChatPrompt, PromptReader
+from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
@@ -108,6 +109,18 @@ class ModelService:
                 ", ".join(request.skipped_tools)[:500],
             )
         sampling = request.sampling_params(self.defaults)
+        # Before the prompt is rendered: a refusal is to cost less than an answer.
+        async with self.engine.admission.places(sampling.n) as places:
+            return await self._start_chat(request, sampling, identity, make_writer, places)
+
+    async def _start_chat(
+        self,
+        request: ChatRequest,
+        sampling: SamplingParams,
+        identity: ResponseIdentity,
+        make_writer: Callable[[ResponseContext, ChatParsing], AnyWriter],
+        places: Places,
+    ) -> Started:
         prompt = await self.chat_prompt(request)
         if request.strict_max_tokens:
             await self.generator.check_room((prompt.token_ids,), sampling.max_tokens)
@@ -133,7 +146,8 @@ class ModelService:
             think_ids=think_ids(self.prompts.tokenizer),
         )
         generation = await self.generator.start(
-            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
+            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options()),
+            places,
         )
         return generation, make_writer(context, parsing)
 
@@ -159,11 +173,19 @@ class ModelService:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes it.
         """
+        self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
+        count = len(request.prompt) * sampling.n
+        async with self.engine.admission.places(count) as places:
+            return await self._start_completion(request, sampling, places)
+
+    async def _start_completion(
+        self, request: CompletionRequest, sampling: SamplingParams, places: Places
+    ) -> Started:
         prompts, writer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
         generation = await self.generator.start(
-            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
+            [one for ids in prompts for one in split_request(ids, sampling, seed, options)], places
         )
         return generation, writer
 
@@ -182,12 +204,15 @@ class ModelService:
                 "a batch is answered whole, with one choice per prompt; leave out stream and n",
                 param="stream" if request.is_stream else "n",
             )
+        self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
-        prompts, writer = await self._completion(request, sampling)
-        seed, options = seed_of(sampling), request.engine_options()
-        deltas = await self.generator.run_batch(
-            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
-        )
+        async with self.engine.admission.places(len(request.prompt)) as places:
+            prompts, writer = await self._completion(request, sampling)
+            seed, options = seed_of(sampling), request.engine_options()
+            deltas = await self.generator.run_batch(
+                [one for ids in prompts for one in split_request(ids, sampling, seed, options)],
+                places,
+            )
         events = [event for i, delta in enumerate(deltas) for event in writer.feed(i, delta)]
         return writer.whole([*events, *writer.finish()])
 
@@ -195,7 +220,6 @@ class ModelService:
         self, request: CompletionRequest, sampling: SamplingParams
     ) -> tuple[tuple[tuple[int, ...], ...], CompletionWriter]:
         """Token ids of the prompts, and the writer of the response."""
-        self.check_model(request.model)
         limit = await self.generator.max_prompt_tokens()
         prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
         if request.strict_max_tokens:
