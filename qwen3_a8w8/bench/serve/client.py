@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,10 +40,18 @@ def open_session(headers: dict[str, str]) -> aiohttp.ClientSession:
     )
 
 
-def make_body(bench: ServeBench, model: str, request: SampleRequest) -> bytes:
+def make_body(
+    bench: ServeBench, model: str, request: SampleRequest, more: Mapping[str, Any]
+) -> bytes:
     """The JSON of a streamed request.
 
     Fields that aren't given aren't sent, so that the server's own defaults hold.
+
+    Args:
+        bench: the settings.
+        model: its name at the server.
+        request: prompt and length.
+        more: further fields; those of `--extra-body` take precedence.
     """
     body: dict[str, Any] = {"model": model}
     if bench.server.backend == "openai-chat":
@@ -61,7 +69,7 @@ def make_body(bench: ServeBench, model: str, request: SampleRequest) -> bytes:
     body |= {"stream": True, "stream_options": {"include_usage": True}}
     if bench.ignores_eos:
         body["ignore_eos"] = True
-    body |= bench.traffic.sampling_fields | bench.traffic.extra_fields
+    body |= dict(more) | bench.traffic.sampling_fields | bench.traffic.extra_fields
     return json.dumps(body).encode()
 
 

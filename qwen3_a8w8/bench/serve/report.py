@@ -32,7 +32,7 @@ _COUNTS = {
     "request_goodput": "good requests/s",
     "output_throughput": "generated tokens/s",
     "max_output_tokens_per_s": "most chunks in a second",
-    "max_concurrent_requests": "most requests in flight",
+    "max_concurrent_requests": "most requests active in a second",
     "total_token_throughput": "tokens/s, prompts included",
     "spec_decode_acceptance_rate": "accepted draft tokens, %",
     "spec_decode_acceptance_length": "tokens per step with drafts",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -87,7 +88,9 @@ async def run_load(bench: ServeBench, console: Console) -> Run:
             requests = await load_requests(
                 bench.dataset, codec, is_chat=bench.server.backend == "openai-chat"
             )
-        bodies = [make_body(bench, name, request) for request in requests]
+        # The engine alone starts with an empty prefix cache; with a salt of its own, so does this.
+        salt = {"cache_salt": uuid.uuid4().hex} if bench.result.compare_engine else {}
+        bodies = [make_body(bench, name, request, salt) for request in requests]
         await _warm_up(session, bench, f"{url}{path}", bodies[0], requests[0])
         before = await server.counters(session, url)
         load = Load(session, f"{url}{path}", bench.traffic.max_concurrency)

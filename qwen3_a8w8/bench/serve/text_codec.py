@@ -78,8 +78,13 @@ class LocalCodec:
     async def vocabulary(self) -> list[int]:
         """See `TextCodec`."""
         added = self._backend.get_added_tokens_decoder()
-        ids = self._backend.get_vocab(with_added_tokens=False).values()
-        return sorted(token_id for token_id in ids if token_id not in added)
+        ids = sorted(self._backend.get_vocab(with_added_tokens=False).values() - added.keys())
+        texts = self._backend.decode_batch([[token_id] for token_id in ids])
+        read = self._backend.encode_batch(texts, add_special_tokens=False)
+        # Not those that are a part of a character, or become other tokens when read alone.
+        return [
+            token_id for token_id, found in zip(ids, read, strict=True) if found.ids == [token_id]
+        ]
 
 
 class ServerCodec:
