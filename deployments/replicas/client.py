@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
@@ -21,6 +21,8 @@ from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, EngineNotReadyError
+
+_T = TypeVar("_T")
 
 
 class ReplicaClient:
@@ -85,14 +87,7 @@ class ReplicaClient:
         Raises:
             EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
         """
-        response = self._handle.broadcast("report")
-        try:
-            answers = await response.results_async(timeout_s=timeout_s, return_exceptions=True)
-        except TimeoutError:
-            raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
-        except (RayError, RayServeException) as error:
-            raise translate(error) from None
-        reports = [answer for answer in answers if isinstance(answer, ReplicaReport)]
+        reports = await broadcast(self._handle, "report", ReplicaReport, timeout_s)
         return sorted(reports, key=lambda report: report.replica_id)
 
     async def check_ready(self, timeout_s: float) -> None:
@@ -139,6 +134,22 @@ class ReplicaClient:
             raise
         except (RayError, RayServeException) as error:
             raise translate(error) from None
+
+
+async def broadcast(handle: Any, method: str, kind: type[_T], timeout_s: float) -> list[_T]:
+    """The answers of all running replicas of a deployment; one that crashes has none.
+
+    Raises:
+        EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+    """
+    response = handle.broadcast(method)
+    try:
+        answers = await response.results_async(timeout_s=timeout_s, return_exceptions=True)
+    except TimeoutError:
+        raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
+    except (RayError, RayServeException) as error:
+        raise translate(error) from None
+    return [answer for answer in answers if isinstance(answer, kind)]
 
 
 async def _result(response: Any) -> Any:
