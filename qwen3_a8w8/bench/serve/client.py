@@ -1,7 +1,7 @@
 """Sends requests and records what comes back, and when; interprets nothing while it runs.
 
-aiohttp, because its parser is compiled: at a thousand streams the client's own time would
-otherwise be a part of every latency (ADR 36). Bodies are encoded before the load starts and
+aiohttp, because its parser is compiled: the client's own time is a part of every latency
+(ADR 36). Bodies are encoded before the load starts and
 responses are parsed after it has ended.
 """
 

@@ -55,33 +55,40 @@ _OVERHEAD = {
 
 
 def print_result(console: Console, bench: ServeBench, result: Mapping[str, Any]) -> None:
-    """Prints the figures as a table."""
+    """Prints the figures: counts and rates, then latencies."""
     rate = result["request_rate"]
     concurrency = result["max_concurrency"] or "any number"
-    table = Table(
-        title=f"{result['model_id']}, {bench.dataset.dataset_name} prompts, {rate} requests/s, "
+    console.print(
+        f"{result['model_id']}, {bench.dataset.dataset_name} prompts, {rate} requests/s, "
         f"{concurrency} in flight",
-        box=SIMPLE_HEAD,
-        pad_edge=False,
+        highlight=False,
+        markup=False,
     )
-    table.add_column("what", overflow="fold")
-    for heading in ("mean", "median", "std", *(f"P{p:g}" for p in bench.result.percentiles)):
-        table.add_column(heading, justify="right", overflow="fold")
+    counts = _table("what", "measured")
     sections = [
         (result, _COUNTS),
         (result.get("engine") or {}, _ENGINE),
         (result.get("overhead") or {}, _OVERHEAD),
     ]
     for values, titles in sections:
-        for key, title in titles.items():
+        for key, words in titles.items():
             if values.get(key) is not None:
-                table.add_row(title, _number(values[key]))
-        if values is result:
-            for name in bench.result.metrics:
-                words = ("mean", "median", "std", *(f"p{p:g}" for p in bench.result.percentiles))
-                numbers = (_number(result[f"{word}_{name}_ms"]) for word in words)
-                table.add_row(f"{TITLES[name]}, ms", *numbers)
-    console.print(table)
+                counts.add_row(words, _number(values[key]))
+    console.print(counts)
+    percentiles = [f"{percentile:g}" for percentile in bench.result.percentiles]
+    latencies_ms = _table("ms", "mean", "median", "std", *(f"P{p}" for p in percentiles))
+    for name in bench.result.metrics:
+        keys = ("mean", "median", "std", *(f"p{percentile}" for percentile in percentiles))
+        latencies_ms.add_row(TITLES[name], *(_number(result[f"{k}_{name}_ms"]) for k in keys))
+    console.print(latencies_ms)
+
+
+def _table(first: str, *headings: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(first, overflow="fold")
+    for heading in headings:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
 
 def _number(value: float) -> str:
@@ -123,7 +130,7 @@ def without_details(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def plot(path: Path, outputs: Sequence[RequestOutput]) -> None:
-    """Draws throughput and requests in flight over time, and the latencies' distributions.
+    """Draws throughput and active requests over time, and the latencies' distributions.
 
     Args:
         path: the picture; its suffix selects the format.
@@ -141,16 +148,17 @@ def plot(path: Path, outputs: Sequence[RequestOutput]) -> None:
         ) from error
     measured, seconds = latencies(outputs), per_second(outputs)
     figure = Figure(figsize=(9, 6), layout="constrained")
-    over_time = figure.add_subplot(2, 1, 1)
+    grid = figure.add_gridspec(2, 3)
+    over_time = figure.add_subplot(grid[0, :])
     over_time.step(range(len(seconds.chunks)), seconds.chunks, where="post", label="chunks/s")
     over_time.set_xlabel("seconds")
     over_time.set_ylabel("chunks with tokens per second")
     in_flight = over_time.twinx()
     in_flight.step(range(len(seconds.requests)), seconds.requests, where="post", color="tab:orange")
-    in_flight.set_ylabel("requests in flight", color="tab:orange")
+    in_flight.set_ylabel("active requests", color="tab:orange")
     panels = {"ttft": measured.ttft_s, "tpot": measured.tpot_s, "e2el": measured.e2el_s}
-    for number, (name, values_s) in enumerate(panels.items(), start=4):
-        axes = figure.add_subplot(2, 3, number)
+    for column, (name, values_s) in enumerate(panels.items()):
+        axes = figure.add_subplot(grid[1, column])
         values_ms = sorted(value * 1e3 for value in values_s)
         shares = [(index + 1) / len(values_ms) for index in range(len(values_ms))]
         axes.plot(values_ms, shares, drawstyle="steps-post")
