@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from typer.core import TyperCommand
 
+from qwen3_a8w8.bench.serve.dataset_settings import DatasetSettings
 from qwen3_a8w8.bench.serve.settings import (
-    DatasetSettings,
     ResultSettings,
     ServeBench,
     ServerSettings,

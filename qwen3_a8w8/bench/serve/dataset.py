@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from qwen3_a8w8.bench.serve.settings import DatasetSettings
+from qwen3_a8w8.bench.serve.dataset_settings import DatasetSettings
 from qwen3_a8w8.bench.serve.text_codec import TextCodec
 from qwen3_a8w8.errors import CheckpointError, ConfigError
 from qwen3_a8w8.text.chat_template import ChatTemplate

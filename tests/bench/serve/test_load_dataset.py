@@ -5,7 +5,7 @@ import json
 import pytest
 
 from qwen3_a8w8.bench.serve.dataset import load_requests
-from qwen3_a8w8.bench.serve.settings import DatasetSettings
+from qwen3_a8w8.bench.serve.dataset_settings import DatasetSettings
 from qwen3_a8w8.bench.serve.text_codec import LocalCodec, WordCodec
 from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.text.tokenizer import Tokenizer

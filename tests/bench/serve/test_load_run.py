@@ -12,11 +12,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from qwen3_a8w8.bench.serve import report, server
-from qwen3_a8w8.bench.serve.engine_replay import check_comparable, overhead, replay
-from qwen3_a8w8.bench.serve.metrics import DETAILS, Latencies
-from qwen3_a8w8.bench.serve.run import run_load
+from qwen3_a8w8.bench.serve.dataset import SampleRequest
+from qwen3_a8w8.bench.serve.dataset_settings import DatasetSettings
+from qwen3_a8w8.bench.serve.engine_replay import check_comparable, compare, overhead, replay
+from qwen3_a8w8.bench.serve.metrics import DETAILS, Latencies, summarize
+from qwen3_a8w8.bench.serve.run import Run, run_load
 from qwen3_a8w8.bench.serve.settings import (
-    DatasetSettings,
     ResultSettings,
     ServeBench,
     ServerSettings,
@@ -195,6 +196,42 @@ def test_comparison_is_of_a_closed_loop():
         ):
             check_comparable(bench_of("http://x", traffic=traffic))
     check_comparable(bench_of("http://x", traffic={"max_concurrency": 16}))
+
+
+def test_comparison_runs_the_model_that_the_server_names():
+    bench = bench_of(
+        "http://x", traffic={"max_concurrency": 2, "temperature": 0.0, "repetition_penalty": 1.1}
+    )
+    requests = [SampleRequest("unused", 5, output_len) for output_len in (3, 4, 5)]
+    ids = [tuple(range(20 + n, 25 + n)) for n in range(3)]
+    served = [
+        RequestOutput(start_s=0, prompt_len=5, ttft_s=9.0, latency_s=11.0, output_len=3)
+        for _ in requests
+    ]
+    version = {
+        "device": {"device": "cpu", "isa": "portable", "threads": 1},
+        "experimental": {"prompt_lookup": {"enabled": False}},
+    }
+    found = compare(bench, Run({}, served, requests, version, "demo", ids))
+    assert found["engine_completed"] == 3
+    # The server took 9 s to the first token and 1 s per token.
+    assert found["added_ttft_ms"] == pytest.approx(9000 - found["engine_median_ttft_ms"])
+    assert found["tpot_ratio"] == pytest.approx(1000 / found["engine_median_tpot_ms"])
+
+
+def test_run_in_which_everything_failed_ends_with_the_first_error(monkeypatch):
+    async def refused(bench, console):
+        outputs = [RequestOutput(0.0, 1, error="HTTP 503: full")] * 2
+        described = {"model_id": "m", "request_rate": "inf", "max_concurrency": None}
+        figures = summarize(
+            outputs, 1.0, metrics=bench.result.metrics, percentiles=(99.0,), goodput_ms={}
+        )
+        return Run(described | figures, outputs, [], None, None, [])
+
+    monkeypatch.setattr("qwen3_a8w8.bench.serve.run.run_load", refused)
+    answer = CliRunner().invoke(command_line, ["bench", "serve", "--base-url", "http://x"])
+    assert isinstance(answer.exception, ConfigError)
+    assert str(answer.exception) == "all 2 requests failed, the first with: HTTP 503: full"
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])

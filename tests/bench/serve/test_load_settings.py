@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from qwen3_a8w8.bench.serve.dataset_settings import DatasetSettings
 from qwen3_a8w8.bench.serve.settings import (
-    DatasetSettings,
     ResultSettings,
     ServeBench,
     ServerSettings,
