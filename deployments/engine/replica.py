@@ -22,6 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from deployments.engine.batch_router import BatchRouter, TokenStream
 from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
+from deployments.metrics.families import resident_bytes
 from deployments.replicas.refusal_log import RefusalFilter
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import AppSettings
@@ -144,6 +145,8 @@ class EngineReplica:
             replica_pid=os.getpid(),
             actor_pid=self._actor_pid,
             stats=self._router.stats(),
+            replica_bytes=resident_bytes(os.getpid()),
+            actor_bytes=resident_bytes(self._actor_pid),  # always on the same node
         )
 
     async def check_health(self) -> None:

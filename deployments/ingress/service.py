@@ -15,6 +15,7 @@ from typing import Any
 from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
 from deployments.ingress.prompts import ChatPrompt, PromptReader
 from deployments.replicas.admission import Places
+from deployments.metrics.http_metrics import HttpStats, IngressReport, choices_histogram
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
@@ -44,6 +45,8 @@ class ModelService:
         generator: text generation over them, with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
         defaults: the checkpoint's sampling settings.
+        http_stats: what the middleware counts.
+        num_choices: `n` of the requests that the engines have accepted.
     """
 
     def __init__(
@@ -69,7 +72,17 @@ class ModelService:
         self.engine = engine
         self.prompts = PromptReader(name, directory)
         self.defaults = GenerationDefaults.from_directory(directory)
+        self.http_stats = HttpStats()
+        self.num_choices = choices_histogram()
         self.generator = TextGenerator(engine, self.prompts.tokenizer, decode_batch_sizes)
+
+    async def own_report(self, timeout_s: float) -> list[IngressReport]:
+        """The report of this process, as the only one."""
+        return [self.report("local")]
+
+    def report(self, ingress_id: str) -> IngressReport:
+        """What this process has done."""
+        return self.http_stats.report(ingress_id, self.num_choices)
 
     def check_model(self, name: str | None) -> None:
         """Checks the model that a request names, if it names one.
@@ -149,6 +162,7 @@ class ModelService:
             split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options()),
             places,
         )
+        self.num_choices.observe(sampling.n)
         return generation, make_writer(context, parsing)
 
     async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
@@ -187,6 +201,7 @@ class ModelService:
         generation = await self.generator.start(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)], places
         )
+        self.num_choices.observe(sampling.n, len(prompts))
         return generation, writer
 
     async def complete_batch(self, request: CompletionRequest) -> CompletionResponse:

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
@@ -26,6 +26,8 @@ from qwen3_a8w8.errors import CapacityError, EngineDeadError, EngineNotReadyErro
 
 ROOM_TIMEOUT_S = 1.0
 """Seconds that replicas have to say whether they have room; then a request goes to one of them."""
+
+_T = TypeVar("_T")
 
 
 class ReplicaClient:
@@ -116,8 +118,7 @@ class ReplicaClient:
         Raises:
             EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
         """
-        answers = await self._ask_all("report", timeout_s)
-        reports = [answer for answer in answers if isinstance(answer, ReplicaReport)]
+        reports = await broadcast(self._handle, "report", ReplicaReport, timeout_s)
         return sorted(reports, key=lambda report: report.replica_id)
 
     async def rooms(self) -> list[Room]:
@@ -127,7 +128,7 @@ class ReplicaClient:
             EngineDeadError: none is running, one crashes, or one doesn't answer within
                 `ROOM_TIMEOUT_S`.
         """
-        answers = await self._ask_all("room", ROOM_TIMEOUT_S)
+        answers = await ask_all(self._handle, "room", ROOM_TIMEOUT_S)
         rooms = [answer for answer in answers if isinstance(answer, Room)]
         if len(rooms) < len(answers):
             raise EngineNotReadyError("a replica that was asked for its room is lost")
@@ -165,19 +166,6 @@ class ReplicaClient:
             if not is_over:
                 response.cancel()  # reaches the replica as CancelledError, which aborts there
 
-    async def _ask_all(self, method: str, timeout_s: float) -> list[Any]:
-        """The answers of all running replicas, or what a replica raised in its answer's place."""
-        response = self._handle.broadcast(method)
-        try:
-            answers: list[Any] = await response.results_async(
-                timeout_s=timeout_s, return_exceptions=True
-            )
-        except TimeoutError:
-            raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
-        except (RayError, RayServeException) as error:
-            raise translate(error) from None
-        return answers
-
     async def _call(self, method: str, *args: Any, timeout_s: float | None = None) -> Any:
         response = getattr(self._handle, method).remote(*args)
         try:
@@ -190,6 +178,34 @@ class ReplicaClient:
             raise
         except (RayError, RayServeException) as error:
             raise translate(error) from None
+
+
+async def broadcast(handle: Any, method: str, kind: type[_T], timeout_s: float) -> list[_T]:
+    """The answers of all running replicas of a deployment; one that crashes has none.
+
+    Raises:
+        EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+    """
+    answers = await ask_all(handle, method, timeout_s)
+    return [answer for answer in answers if isinstance(answer, kind)]
+
+
+async def ask_all(handle: Any, method: str, timeout_s: float) -> list[Any]:
+    """The answers of all running replicas, or what a replica raised in its answer's place.
+
+    Raises:
+        EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+    """
+    response = handle.broadcast(method)
+    try:
+        answers: list[Any] = await response.results_async(
+            timeout_s=timeout_s, return_exceptions=True
+        )
+    except TimeoutError:
+        raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
+    except (RayError, RayServeException) as error:
+        raise translate(error) from None
+    return answers
 
 
 async def _result(response: Any) -> Any:

@@ -306,6 +306,7 @@ class EngineCore:
             num_running=len(self._scheduler.queues.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
+            block_size=self.capabilities.block_size,
             num_active_rows=self._steps.num_active_rows,
             num_finished=dict(self._active.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,
