@@ -14,8 +14,8 @@ from typing import Any
 
 from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
 from deployments.ingress.prompts import ChatPrompt, PromptReader
-from deployments.replicas.admission import Places
 from deployments.metrics.http_metrics import HttpStats, IngressReport, choices_histogram
+from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
