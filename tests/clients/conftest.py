@@ -28,9 +28,12 @@ class DemoServer:
         }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server():
-    """`qwen3-a8w8 serve --model demo`; it says itself when it is ready."""
+    """`qwen3-a8w8 serve --model demo`; it says itself when it is ready.
+
+    It ends with this package's tests: others look for the processes of their own server.
+    """
     port = free_port()
     code = "from qwen3_a8w8.cli.main import main; main()"
     command = [sys.executable, "-c", code, "serve", "--model", "demo", "--port", str(port)]
