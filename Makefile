@@ -11,7 +11,7 @@ NATIVE := qwen3_a8w8/kernels/cpu/CMakeLists.txt $(shell find qwen3_a8w8/kernels/
 MODULES := $(VENV)/.modules-$(shell find qwen3_a8w8 deployments -name '*.py' | sort | cksum | cut -d ' ' -f 1)
 INPUTS := pyproject.toml tools/constraints.txt $(NATIVE) $(MODULES)
 
-.PHONY: install demo check test bench format clean
+.PHONY: install demo check test clients bench format clean
 
 install: $(VENV)/.installed
 
@@ -20,6 +20,11 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
+
+# The clients of other projects, each in an environment of its own that is made the first time;
+# `make test` runs those that are there.
+clients: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m clients --make-clients
 
 check: $(VENV)/.installed-test
 	$(BIN)/ruff check .

@@ -12,9 +12,12 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 
 from deployments.engine.replica import EngineReplica
+from deployments.replicas.admission import Admission, Places
+from deployments.replicas.failover import EngineLost
 from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.plan import RunnerCapabilities, SampledToken, StepPlan, StepResult
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.text.tokenizer import Tokenizer
@@ -51,8 +54,14 @@ class InstantEngine:
     def __init__(self, directory: Path, *, has_backlog: bool) -> None:
         self._capabilities = make_capabilities(directory)
         self._num_per_event = BACKLOG_TOKENS if has_backlog else 1
+        self.admission = Admission(self._rooms)
 
-    async def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
+    async def _rooms(self) -> list[Room]:
+        return [Room(limit=1_000_000, free=1_000_000, retry_after_s=1.0)]
+
+    async def stream(
+        self, request: EngineRequest, places: Places | None = None
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
         yield TokenEvent(seq_id=0)
         num_tokens = request.sampling.max_tokens or 1
         for start in range(0, num_tokens, self._num_per_event):
@@ -64,7 +73,9 @@ class InstantEngine:
                 finish_reason="length" if stop == num_tokens else None,
             )
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
+    async def generate_batch(
+        self, requests: list[EngineRequest], places: Places | None = None
+    ) -> list[TokenEvent]:
         raise NotImplementedError(f"{len(requests)} requests: this engine streams only")
 
     async def capabilities(self) -> RunnerCapabilities:

@@ -30,6 +30,10 @@ UNLIMITED_REQUESTS = 100_000
 # Nothing here blocks the loop: models run in the actor, long prompts are encoded on threads.
 SERVE_ENVIRONMENT = {"RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0"}
 
+# uvloop accepts one connection in each turn of its loop, so that of many requests at once the last
+# ones wait behind all the work for the first; asyncio's own loop accepts all that are there.
+INGRESS_ENVIRONMENT = {**SERVE_ENVIRONMENT, "RAY_USE_UVLOOP": "0"}
+
 
 def build_app(settings: AppSettings) -> Application:
     """Builds the application.
@@ -52,7 +56,7 @@ def build_app(settings: AppSettings) -> Application:
     engine = serve.deployment(
         name=ENGINE_DEPLOYMENT,
         num_replicas=replicas.num_replicas,
-        ray_actor_options=_actor_options(replicas.batch_router_num_cpus),
+        ray_actor_options=_actor_options(replicas.batch_router_num_cpus, SERVE_ENVIRONMENT),
         placement_group_bundles=[
             {"CPU": replicas.batch_router_num_cpus},
             replicas.actor_bundle(),
@@ -63,11 +67,11 @@ def build_app(settings: AppSettings) -> Application:
     ingress = serve.deployment(
         name=INGRESS_DEPLOYMENT,
         num_replicas=settings.http.num_replicas,
-        ray_actor_options=_actor_options(settings.http.num_cpus),
+        ray_actor_options=_actor_options(settings.http.num_cpus, INGRESS_ENVIRONMENT),
         **shared,
     )(Ingress)
     return ingress.bind(settings, engine.bind(settings))
 
 
-def _actor_options(num_cpus: float) -> dict[str, Any]:
-    return {"num_cpus": num_cpus, "runtime_env": {"env_vars": SERVE_ENVIRONMENT}}
+def _actor_options(num_cpus: float, environment: dict[str, str]) -> dict[str, Any]:
+    return {"num_cpus": num_cpus, "runtime_env": {"env_vars": environment}}

@@ -297,6 +297,16 @@ class HttpSettings(StrictSettings):
     )
 
 
+class MetricsSettings(StrictSettings):
+    """Section `metrics`: what `/metrics` has."""
+
+    vllm_names: bool = Field(
+        default=False,
+        description="also give the engines' values under vLLM's names (vllm:*), for dashboards, "
+        "autoscalers and gateways made for vLLM",
+    )
+
+
 class SecuritySettings(StrictSettings):
     """Section `security`: API keys, their limits and CORS; see docs/security.md."""
 
@@ -352,6 +362,7 @@ class AppSettings(StrictSettings):
     http: HttpSettings = Field(default_factory=HttpSettings)
     security: SecuritySettings = Field(default_factory=SecuritySettings)
     failover: FailoverSettings = Field(default_factory=FailoverSettings)
+    metrics: MetricsSettings = Field(default_factory=MetricsSettings)
     runner_factory: str = Field(
         default=RUNNER_FACTORY,
         pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$",

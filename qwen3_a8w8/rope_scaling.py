@@ -1,7 +1,7 @@
-"""YaRN: how a checkpoint's rotary positions are stretched beyond its native context.
+"""The rotary embedding of a checkpoint, and YaRN, which stretches it beyond the native context.
 
-The validated values of `rope_scaling` in a config.json, and the frequencies computed
-from them; `model/rope.py` and `quantization/qwen3_layer.py` build the tables.
+The validated values of `rope_parameters` or `rope_scaling` in a config.json, and the frequencies
+computed from them; `model/rope.py` and `quantization/qwen3_layer.py` build the tables.
 Source: Peng et al. 2023, "YaRN", sections 3.2 to 3.4.
 """
 
@@ -14,16 +14,74 @@ from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError
 
+_LAYER_TYPE = "full_attention"
+_PLAIN_KEYS = {"rope_type", "type", "rope_theta"}
 _YARN_KEYS = {
-    "rope_type",
-    "type",
-    "rope_theta",
+    *_PLAIN_KEYS,
     "factor",
     "original_max_position_embeddings",
     "attention_factor",
     "beta_fast",
     "beta_slow",
 }
+
+
+def rope_parameters(raw: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """Finds the rotary parameters in any of the shapes that config.json files have.
+
+    Read are `rope_parameters` of transformers 5, flat or by layer type, and `rope_theta` beside
+    `rope_scaling` of older versions.
+
+    Args:
+        raw: the parsed config.json.
+        source: where it came from, for messages.
+
+    Returns:
+        The parameters of all layers, with at least `rope_theta`, not validated yet.
+
+    Raises:
+        CheckpointError: there is no base, or there are several; another layer type than full
+            attention; a parameter that isn't supported.
+    """
+    name = "rope_parameters" if raw.get("rope_parameters") else "rope_scaling"
+    rope = raw.get(name) or {}
+    if not isinstance(rope, Mapping):
+        raise CheckpointError(f"{source}: {name} is {rope!r}, expected an object")
+    others = sorted({str(kind) for kind in raw.get("layer_types") or ()} - {_LAYER_TYPE})
+    if others:
+        raise CheckpointError(
+            f"{source}: layer_types has {others}, expected {_LAYER_TYPE!r} only; other kinds of "
+            "attention aren't supported"
+        )
+    if any(isinstance(value, Mapping) for value in rope.values()):
+        name = f"{name}.{_LAYER_TYPE}"
+        rope = rope.get(_LAYER_TYPE)
+        if not isinstance(rope, Mapping):
+            raise CheckpointError(f"{source}: {name} is {rope!r}, expected an object")
+    bases = [
+        value for value in (rope.get("rope_theta"), raw.get("rope_theta")) if value is not None
+    ]
+    if not bases:
+        raise CheckpointError(
+            f"{source}: rope_theta is missing, from the top level and from {name}; published Qwen3 "
+            "models have 1000000, and transformers would take 10000: add the base that the model "
+            "was trained with"
+        )
+    if bases[0] != bases[-1]:
+        raise CheckpointError(
+            f"{source}: rope_theta is {bases[0]!r} in {name} and {bases[-1]!r} at the top level, "
+            "expected one base; remove the wrong one"
+        )
+    found = {**rope, "rope_theta": bases[0]}
+    for owner in (found, raw):
+        factor = owner.get("partial_rotary_factor", 1.0)
+        if factor != 1.0:
+            raise CheckpointError(
+                f"{source}: partial_rotary_factor is {factor!r}; Qwen3 rotates whole heads, "
+                "expected 1.0 or no such field"
+            )
+    found.pop("partial_rotary_factor", None)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +130,10 @@ class YarnScaling:
     def from_hf(
         cls, rope: Mapping[str, Any], max_position_embeddings: int, source: str
     ) -> YarnScaling | None:
-        """Reads `rope_scaling` (or `rope_parameters`) of a Hugging Face config.
+        """Reads the scaling among the parameters of a Hugging Face config.
 
         Args:
-            rope: the object; empty if the config has none.
+            rope: from `rope_parameters`.
             max_position_embeddings: of the config; the native context unless the object sets it.
             source: where it came from, for messages.
 
@@ -86,18 +144,19 @@ class YarnScaling:
             CheckpointError: another type of scaling, an unknown key, or a value out of range.
         """
         rope_type = rope.get("rope_type", rope.get("type", "default"))
-        if rope_type == "default":
-            return None
-        if rope_type != "yarn":
+        keys = _PLAIN_KEYS if rope_type == "default" else _YARN_KEYS
+        if rope_type not in ("default", "yarn"):
             raise CheckpointError(
                 f"{source}: rope type {rope_type!r} isn't supported, expected 'default' or 'yarn'; "
                 "remove rope_scaling to run the model at its native context"
             )
-        if unknown := sorted(rope.keys() - _YARN_KEYS):
+        if unknown := sorted(rope.keys() - keys):
             raise CheckpointError(
-                f"{source}: rope_scaling has the keys {unknown}, which aren't supported for YaRN; "
-                f"supported are {sorted(_YARN_KEYS)}"
+                f"{source}: the rotary parameters have the keys {unknown}, which aren't supported "
+                f"for type {rope_type!r}; supported are {sorted(keys)}"
             )
+        if rope_type == "default":
+            return None
 
         def number(name: str, default: float | None, low: float) -> float:
             value = rope.get(name)

@@ -28,6 +28,11 @@ def pytest_addoption(parser):
         choices=("haproxy", "python"),
         help="what stands before the applications of serve and chaos tests; default: the server's",
     )
+    parser.addoption(
+        "--make-clients",
+        action="store_true",
+        help="install the clients of tests/clients that aren't in .cache/clients yet",
+    )
 
 
 def pytest_configure(config):

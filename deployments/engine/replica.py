@@ -22,9 +22,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from deployments.engine.batch_router import BatchRouter, TokenStream
 from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
+from deployments.metrics.families import resident_bytes
 from deployments.replicas.refusal_log import RefusalFilter
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import AppSettings
+from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.core import EngineCore
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -127,6 +129,15 @@ class EngineReplica:
         """What this replica's runner can do."""
         return self._router.core.capabilities
 
+    async def room(self) -> Room:
+        """What this replica would take in now.
+
+        Raises:
+            EngineNotReadyError: nothing, it is shutting down.
+        """
+        self._check_ready()
+        return self._router.core.room()
+
     async def report(self) -> ReplicaReport:
         """Who this replica is, and what its engine holds and has done."""
         return ReplicaReport(
@@ -134,6 +145,8 @@ class EngineReplica:
             replica_pid=os.getpid(),
             actor_pid=self._actor_pid,
             stats=self._router.stats(),
+            replica_bytes=resident_bytes(os.getpid()),
+            actor_bytes=resident_bytes(self._actor_pid),  # always on the same node
         )
 
     async def check_health(self) -> None:

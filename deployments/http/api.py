@@ -18,7 +18,7 @@ from deployments.http.openapi import describe_bodies
 from deployments.http.response_store import ResponseStore
 from deployments.http.responses_routes import add_responses_routes
 from deployments.http.security import RequestGuard
-from deployments.http.status_routes import add_status_routes
+from deployments.http.status_routes import IngressReports, add_status_routes
 from deployments.http.streaming import (
     generation_response,
     json_response,
@@ -43,6 +43,8 @@ def build_api(
     max_body_bytes: int,
     keep_alive_s: float | None = None,
     max_stored_responses: int = 0,
+    ingress_reports: IngressReports | None = None,
+    has_vllm_names: bool = False,
 ) -> FastAPI:
     """Makes the application.
 
@@ -51,6 +53,8 @@ def build_api(
         max_body_bytes: longest request body; longer ones get a 413.
         keep_alive_s: a stream that is silent for so long gets a comment; None: never.
         max_stored_responses: responses kept for `previous_response_id`.
+        ingress_reports: reports of all ingress processes; None: this is the only one.
+        has_vllm_names: `/metrics` has the values under vLLM's names too.
     """
     store = ResponseStore(max_stored_responses)
     app = FastAPI(title="qwen3-a8w8", version=__version__, docs_url=None, redoc_url=None)
@@ -111,7 +115,9 @@ def build_api(
 
     add_responses_routes(app, service, store, keep_alive_s=keep_alive_s)
     add_token_routes(app, service)
-    add_status_routes(app, service)
+    add_status_routes(
+        app, service, ingress_reports or service.own_report, has_vllm_names=has_vllm_names
+    )
     describe_bodies(
         app,
         {
@@ -120,6 +126,7 @@ def build_api(
             "/v1/completions": CompletionRequest,
             "/v1/batch_generate": BatchRequest,
             "/v1/responses": ResponsesRequest,
+            "/v1/responses/input_tokens": ResponsesRequest,
             "/tokenize": TokenizeRequest,
             "/detokenize": DetokenizeRequest,
         },

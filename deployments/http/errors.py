@@ -91,6 +91,8 @@ def error_response(error: Exception) -> JSONResponse:
     headers = {}
     if isinstance(error, CapacityError):
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    elif status == 503:
+        headers["Retry-After"] = "1"  # an engine is being replaced: how long isn't known
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(error_body(error, code=code), status_code=status, headers=headers)

@@ -21,10 +21,19 @@ class StoredResponse:
     Attributes:
         body: as it was sent, JSON.
         items: the whole conversation, including the response's output.
+        num_output: how many of them are the response's output.
+        is_background: it is, or was, generated in the background.
     """
 
     body: str
     items: tuple[Item, ...]
+    num_output: int = 0
+    is_background: bool = False
+
+    @property
+    def input_items(self) -> tuple[Item, ...]:
+        """The items that the response answers, in their order."""
+        return self.items[: len(self.items) - self.num_output]
 
 
 class ResponseStore:
@@ -50,6 +59,8 @@ class ResponseStore:
     def put(self, response_id: str, response: StoredResponse) -> None:
         """Stores a response; one that alone exceeds the size limit isn't stored."""
         size = len(response.body) + sum(len(repr(item)) for item in response.items)
+        if response_id in self._responses:
+            self._num_bytes -= self._responses.pop(response_id)[1]
         self._responses[response_id] = (response, size)
         self._num_bytes += size
         while len(self._responses) > self._max_responses or self._num_bytes > self._max_bytes:
@@ -59,8 +70,13 @@ class ResponseStore:
     def get(self, response_id: str, param: str | None = None) -> StoredResponse:
         """A response by its id.
 
+        Args:
+            response_id: of the response.
+            param: field of a request that names it; None: the route does.
+
         Raises:
-            InvalidRequestError: this server has no store.
+            InvalidRequestError: this server has no store; or the response that a field names isn't
+                stored.
             ResponseNotFoundError: it isn't stored, or no longer.
         """
         if not self.is_open:
@@ -72,7 +88,8 @@ class ResponseStore:
             )
         found = self._responses.get(response_id)
         if found is None:
-            raise ResponseNotFoundError(
+            kind = ResponseNotFoundError if param is None else InvalidRequestError
+            raise kind(
                 f"the response {response_id[:80]!r} isn't stored; the server stores the latest "
                 f"{self._max_responses} responses until it restarts. Send the whole "
                 "conversation in input",

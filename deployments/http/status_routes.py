@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from deployments.ingress.service import ModelService
-from deployments.replicas.report import prometheus_text
+from deployments.metrics.exposition import Exposition
+from deployments.metrics.http_metrics import IngressReport
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.experimental import FLAGS
@@ -25,9 +27,23 @@ HEALTH_TIMEOUT_S = 2.0
 """Seconds after which `/health` and `/ready` return 503 if no replica has responded."""
 
 
-def add_status_routes(app: FastAPI, service: ModelService) -> None:
-    """Adds the routes to an application."""
+IngressReports = Callable[[float], Awaitable[list[IngressReport]]]
+"""Reports of all ingress processes, within seconds."""
+
+
+def add_status_routes(
+    app: FastAPI, service: ModelService, ingress_reports: IngressReports, *, has_vllm_names: bool
+) -> None:
+    """Adds the routes to an application.
+
+    Args:
+        app: the application.
+        service: the model.
+        ingress_reports: asks the ingress processes, this one included.
+        has_vllm_names: `/metrics` has vLLM's names too.
+    """
     commit = git_commit(Path(__file__).resolve().parent)
+    exposition = Exposition(service.name, commit, has_vllm_names)
 
     @app.get("/health")
     async def health() -> Response:
@@ -61,10 +77,13 @@ def add_status_routes(app: FastAPI, service: ModelService) -> None:
         }
         return JSONResponse(body)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        """Metrics of all replicas in Prometheus text format."""
-        text = prometheus_text(await service.engine.reports(REPORT_TIMEOUT_S))
+        """Metrics of all replicas and ingress processes in Prometheus text format."""
+        replicas, ingresses = await asyncio.gather(
+            service.engine.reports(REPORT_TIMEOUT_S), ingress_reports(REPORT_TIMEOUT_S)
+        )
+        text = exposition.text(replicas, ingresses)
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def _known_capabilities(timeout_s: float) -> RunnerCapabilities | None:

@@ -31,6 +31,8 @@ MEDIA_TYPE = "text/event-stream"
 DONE_FRAME = "data: [DONE]\n\n"
 KEEP_ALIVE_FRAME = ": keep-alive\n\n"
 """A comment; clients skip it, proxies see that the connection lives."""
+WAITING_FRAME = ": waiting for an engine\n\n"
+"""The comment of a stream whose engine is lost, until another one goes on with it."""
 
 
 def data_frame(event: ResponseModel) -> str:
@@ -62,7 +64,7 @@ async def generation_response(
         request: its body.
         keep_alive_s: a stream that is silent for so long gets a comment; None: never.
     """
-    headers = unknown_fields_header(request)
+    headers = unknown_fields_header(request) | skipped_tools_header(request)
     if request.is_stream:
         return EventStreamResponse(started, headers, keep_alive_s)
     return json_response(await _whole(*started), headers)
@@ -101,8 +103,8 @@ async def _frames(
         if first := [data_frame(event) for event in writer.begin()]:
             yield "".join(first)
         async for updates in generation.every(keep_alive_s):
-            if not updates:
-                yield KEEP_ALIVE_FRAME
+            if not updates and keep_alive_s is not None:
+                yield WAITING_FRAME if generation.waits_for_engine else KEEP_ALIVE_FRAME
             frames = [
                 data_frame(event) for index, delta in updates for event in writer.feed(index, delta)
             ]
@@ -135,6 +137,12 @@ def log_failure(error: Exception) -> None:
         logger.error("a request failed", exc_info=error)
     else:
         logger.info("a request was refused or lost: %s", error)
+
+
+def skipped_tools_header(request: RequestModel) -> dict[str, str]:
+    """Header that names the types of tools that were left out of a request."""
+    names = [name for name in request.skipped_tools if _is_header_safe(name)]
+    return {"X-Skipped-Tools": ", ".join(names[:MAX_UNKNOWN_FIELDS])} if names else {}
 
 
 def unknown_fields_header(request: RequestModel) -> dict[str, str]:

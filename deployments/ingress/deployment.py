@@ -18,7 +18,8 @@ from deployments.http.api import build_api
 from deployments.http.security import add_security
 from deployments.ingress.handle_methods import HandleMethods, Prompt, Sampling
 from deployments.ingress.service import ModelService
-from deployments.replicas.client import ReplicaClient
+from deployments.metrics.http_metrics import HttpMetrics, IngressReport
+from deployments.replicas.client import ReplicaClient, broadcast
 from deployments.replicas.refusal_log import RefusalFilter
 from deployments.settings import AppSettings
 from qwen3_a8w8.checkpoint.resolve import resolve_model
@@ -61,9 +62,29 @@ class Ingress:
             keep_alive_s=http.keep_alive_s,
             # A response that only one of several processes knows would be found by chance.
             max_stored_responses=http.max_stored_responses if http.num_replicas == 1 else 0,
+            ingress_reports=self._ingress_reports,
+            has_vllm_names=self._settings.metrics.vllm_names,
         )
         add_security(app, self._settings.security, http)
+        app.add_middleware(HttpMetrics, stats=self._service.http_stats)  # the outermost
         return app
+
+    async def http_report(self) -> IngressReport:
+        """What this process has done; called by the one that is asked for `/metrics`."""
+        return self._service.report(serve.get_replica_context().replica_id.unique_id)
+
+    async def _ingress_reports(self, timeout_s: float) -> list[IngressReport]:
+        """The reports of all ingress processes, ordered by their id; one that crashes has none.
+
+        Raises:
+            EngineDeadError: one doesn't answer within `timeout_s` seconds.
+        """
+        if self._settings.http.num_replicas == 1:
+            return [await self.http_report()]
+        context = serve.get_replica_context()
+        handle = serve.get_deployment_handle(context.deployment, context.app_name)
+        reports = await broadcast(handle, "http_report", IngressReport, timeout_s)
+        return sorted(reports, key=lambda report: report.ingress_id)
 
     async def generate(
         self,

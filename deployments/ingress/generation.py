@@ -14,7 +14,9 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
+from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
+from deployments.replicas.failover import EngineLost
 from qwen3_a8w8.engine.admission.sequence_factory import check_batch_size, context_limit
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent, derive_seed
 from qwen3_a8w8.engine.sampling_params import MAX_SEED, SamplingParams
@@ -121,15 +123,21 @@ class TextGenerator:
                     code="context_length_exceeded",
                 )
 
-    async def start(self, requests: Sequence[EngineRequest]) -> Generation:
+    async def start(
+        self, requests: Sequence[EngineRequest], places: Places | None = None
+    ) -> Generation:
         """Sends requests (`n` = 1, with seeds) and waits until all are accepted.
+
+        Args:
+            requests: the requests.
+            places: that they take; None: nobody has asked whether there is room.
 
         Raises:
             InvalidRequestError: one can't be served; none goes on.
             CapacityError: the engines are full; none goes on.
             EngineDeadError: no engine takes them.
         """
-        generation = Generation(self._engine, self._tokenizer, requests)
+        generation = Generation(self._engine, self._tokenizer, requests, places)
         try:
             await generation.start()
         except BaseException:
@@ -137,7 +145,9 @@ class TextGenerator:
             raise
         return generation
 
-    async def run_batch(self, requests: list[EngineRequest]) -> list[OutputDelta]:
+    async def run_batch(
+        self, requests: list[EngineRequest], places: Places | None = None
+    ) -> list[OutputDelta]:
         """Runs 1 or 16 requests (`n` = 1, with seeds) as one batch.
 
         Returns:
@@ -149,7 +159,7 @@ class TextGenerator:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes them.
         """
-        events = await self._engine.generate_batch(requests)
+        events = await self._engine.generate_batch(requests, places)
         # Stop strings are found afterwards: rows of a true batch go on to its end.
         return [
             OutputProcessor(self._tokenizer, request.sampling).feed(event)
@@ -166,9 +176,14 @@ class Generation:
     """
 
     def __init__(
-        self, engine: EngineClient, tokenizer: Tokenizer, requests: Sequence[EngineRequest]
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer,
+        requests: Sequence[EngineRequest],
+        places: Places | None = None,
     ) -> None:
         self._engine = engine
+        self._places = places
         self._requests = list(requests)
         self._processors = [
             OutputProcessor(tokenizer, request.sampling) for request in self._requests
@@ -176,6 +191,8 @@ class Generation:
         self._num_cached_tokens: dict[str | int, int] = {}  # by prompt
         self._num_accepted = 0
         self._num_open = len(self._requests)
+        self._without_engine: set[int] = set()  # sequences that wait for another one
+        self._has_lost_engine = False
         self._updates: Updates = []
         self._error: Exception | None = None
         self._changed = asyncio.Event()
@@ -185,6 +202,11 @@ class Generation:
     def num_cached_tokens(self) -> int:
         """Prompt tokens from the prefix cache; a prompt of several sequences counts once."""
         return sum(self._num_cached_tokens.values())
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether a sequence has lost its engine and no other one has taken it yet."""
+        return bool(self._without_engine)
 
     async def start(self) -> None:
         """Sends all sequences and waits until an engine has accepted each of them.
@@ -216,6 +238,8 @@ class Generation:
     async def every(self, period_s: float | None) -> AsyncIterator[Updates]:
         """As iteration, with empty updates whenever nothing has come for `period_s` seconds.
 
+        An empty update also comes when an engine is lost.
+
         Raises:
             EngineDeadError: a sequence was lost.
             Qwen3A8W8Error: as an engine raised it.
@@ -229,6 +253,9 @@ class Generation:
                 raise self._error
             elif self._num_open == 0:
                 return
+            elif self._has_lost_engine:
+                self._has_lost_engine = False
+                yield []
             elif not await self._wait(period_s):
                 yield []
 
@@ -247,7 +274,8 @@ class Generation:
     async def _pump(self, index: int) -> None:
         """Reads one sequence's events to its end; leaving the stream early aborts it."""
         try:
-            async with aclosing(self._engine.stream(self._requests[index])) as events:
+            stream = self._engine.stream(self._requests[index], self._places)
+            async with aclosing(stream) as events:
                 async for event in events:
                     if self._take(index, event):
                         break
@@ -259,9 +287,14 @@ class Generation:
         finally:
             self._changed.set()
 
-    def _take(self, index: int, event: TokenEvent) -> bool:
+    def _take(self, index: int, event: TokenEvent | EngineLost) -> bool:
         """Takes in an event; whether the sequence has ended with it."""
         self._changed.set()
+        if isinstance(event, EngineLost):
+            self._without_engine.add(index)
+            self._has_lost_engine = True
+            return False
+        self._without_engine.discard(index)
         if not event.token_ids and event.finish_reason is None:
             self._num_accepted += 1
             return False

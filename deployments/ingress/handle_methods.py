@@ -70,12 +70,14 @@ class HandleMethods:
     ) -> list[GenerationOutput]:
         """Answers 1 or 16 prompts as one true batch; see `Ingress.generate_batch`."""
         self._service.generator.check_batch_size(len(prompts))
-        requests = [await self._request(prompt, sampling, None, options) for prompt in prompts]
-        deltas = await self._service.generator.run_batch(requests)
+        async with self._service.engine.admission.places(len(prompts)) as places:
+            requests = [await self._request(prompt, sampling, None, options) for prompt in prompts]
+            deltas = await self._service.generator.run_batch(requests, places)
         return [_output(request, [delta]) for request, delta in zip(requests, deltas, strict=True)]
 
     async def _stream(self, request: EngineRequest) -> AsyncGenerator[OutputDelta, None]:
-        generation = await self._service.generator.start([request])
+        async with self._service.engine.admission.places(1) as places:
+            generation = await self._service.generator.start([request], places)
         with contextlib.closing(generation):
             async for updates in generation:
                 for _, delta in updates:

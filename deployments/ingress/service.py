@@ -6,6 +6,7 @@ Turns requests into token requests, with the checkpoint's sampling defaults, and
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 from deployments.ingress.generation import Generation, TextGenerator, seed_of, split_request
 from deployments.ingress.prompts import ChatPrompt, PromptReader
+from deployments.metrics.http_metrics import HttpStats, IngressReport, choices_histogram
+from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
@@ -24,6 +27,8 @@ from qwen3_a8w8.openai.completions.writer import CompletionWriter
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+
+logger = logging.getLogger("ray.serve")
 
 AnyWriter = ResponseWriter[Any, Any]
 
@@ -40,6 +45,8 @@ class ModelService:
         generator: text generation over them, with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
         defaults: the checkpoint's sampling settings.
+        http_stats: what the middleware counts.
+        num_choices: `n` of the requests that the engines have accepted.
     """
 
     def __init__(
@@ -65,7 +72,17 @@ class ModelService:
         self.engine = engine
         self.prompts = PromptReader(name, directory)
         self.defaults = GenerationDefaults.from_directory(directory)
+        self.http_stats = HttpStats()
+        self.num_choices = choices_histogram()
         self.generator = TextGenerator(engine, self.prompts.tokenizer, decode_batch_sizes)
+
+    async def own_report(self, timeout_s: float) -> list[IngressReport]:
+        """The report of this process, as the only one."""
+        return [self.report("local")]
+
+    def report(self, ingress_id: str) -> IngressReport:
+        """What this process has done."""
+        return self.http_stats.report(ingress_id, self.num_choices)
 
     def check_model(self, name: str | None) -> None:
         """Checks the model that a request names, if it names one.
@@ -99,7 +116,24 @@ class ModelService:
             EngineDeadError: no engine takes it.
         """
         self.check_model(request.model)
+        if request.skipped_tools:
+            logger.warning(
+                "a request has tools of types that aren't run here; they are left out: %s",
+                ", ".join(request.skipped_tools)[:500],
+            )
         sampling = request.sampling_params(self.defaults)
+        # Before the prompt is rendered: a refusal is to cost less than an answer.
+        async with self.engine.admission.places(sampling.n) as places:
+            return await self._start_chat(request, sampling, identity, make_writer, places)
+
+    async def _start_chat(
+        self,
+        request: ChatRequest,
+        sampling: SamplingParams,
+        identity: ResponseIdentity,
+        make_writer: Callable[[ResponseContext, ChatParsing], AnyWriter],
+        places: Places,
+    ) -> Started:
         prompt = await self.chat_prompt(request)
         if request.strict_max_tokens:
             await self.generator.check_room((prompt.token_ids,), sampling.max_tokens)
@@ -109,18 +143,26 @@ class ModelService:
             limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
             sampling = replace(sampling, thinking_limit=limit)
         context = ResponseContext(
-            identity, (prompt.token_ids,), sampling.n, **request.context_options()
+            identity,
+            (prompt.token_ids,),
+            sampling.n,
+            sampling=sampling,
+            **request.context_options(),
         )
         parsing = ChatParsing(
             reasoning=state,
             has_reasoning=request.has_reasoning,
             has_tools=request.has_tools,
+            tool_names=frozenset(function.name for function in request.functions),
+            is_call_required=request.is_call_required,
             is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
         generation = await self.generator.start(
-            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options())
+            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options()),
+            places,
         )
+        self.num_choices.observe(sampling.n)
         return generation, make_writer(context, parsing)
 
     async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
@@ -145,12 +187,21 @@ class ModelService:
             CapacityError: the engines are full.
             EngineDeadError: no engine takes it.
         """
+        self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
+        count = len(request.prompt) * sampling.n
+        async with self.engine.admission.places(count) as places:
+            return await self._start_completion(request, sampling, places)
+
+    async def _start_completion(
+        self, request: CompletionRequest, sampling: SamplingParams, places: Places
+    ) -> Started:
         prompts, writer = await self._completion(request, sampling)
         seed, options = seed_of(sampling), request.engine_options()
         generation = await self.generator.start(
-            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
+            [one for ids in prompts for one in split_request(ids, sampling, seed, options)], places
         )
+        self.num_choices.observe(sampling.n, len(prompts))
         return generation, writer
 
     async def complete_batch(self, request: CompletionRequest) -> CompletionResponse:
@@ -168,12 +219,15 @@ class ModelService:
                 "a batch is answered whole, with one choice per prompt; leave out stream and n",
                 param="stream" if request.is_stream else "n",
             )
+        self.check_model(request.model)
         sampling = request.sampling_params(self.defaults)
-        prompts, writer = await self._completion(request, sampling)
-        seed, options = seed_of(sampling), request.engine_options()
-        deltas = await self.generator.run_batch(
-            [one for ids in prompts for one in split_request(ids, sampling, seed, options)]
-        )
+        async with self.engine.admission.places(len(request.prompt)) as places:
+            prompts, writer = await self._completion(request, sampling)
+            seed, options = seed_of(sampling), request.engine_options()
+            deltas = await self.generator.run_batch(
+                [one for ids in prompts for one in split_request(ids, sampling, seed, options)],
+                places,
+            )
         events = [event for i, delta in enumerate(deltas) for event in writer.feed(i, delta)]
         return writer.whole([*events, *writer.finish()])
 
@@ -181,7 +235,6 @@ class ModelService:
         self, request: CompletionRequest, sampling: SamplingParams
     ) -> tuple[tuple[tuple[int, ...], ...], CompletionWriter]:
         """Token ids of the prompts, and the writer of the response."""
-        self.check_model(request.model)
         limit = await self.generator.max_prompt_tokens()
         prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
         if request.strict_max_tokens:

@@ -10,17 +10,24 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, TypeVar
 
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RayServeException
 
-from deployments.replicas.failover import resumed_stream, retried, with_time_left
+from deployments.replicas.admission import Admission, Places
+from deployments.replicas.failover import EngineLost, resumed_stream, retried, with_time_left
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import FailoverSettings
+from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.errors import CapacityError, EngineDeadError, EngineNotReadyError
+
+ROOM_TIMEOUT_S = 1.0
+"""Seconds that replicas have to say whether they have room; then a request goes to one of them."""
+
+_T = TypeVar("_T")
 
 
 class ReplicaClient:
@@ -31,13 +38,37 @@ class ReplicaClient:
         self._stream_handle = handle.options(stream=True)
         self._settings = settings
         self._capabilities: RunnerCapabilities | None = None
+        self._admission = Admission(self.rooms)
 
-    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`."""
-        return resumed_stream(self._open, request, self._settings)
+    @property
+    def admission(self) -> Admission:
+        """Decides whether the engines have room."""
+        return self._admission
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
+    async def stream(
+        self, request: EngineRequest, places: Places | None = None
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
+        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`.
+
+        Args:
+            request: the request.
+            places: one of which it takes; None: nobody has asked whether there is room.
+        """
+        with self._admission.counted(1, places) as accepted:
+            events = resumed_stream(self._open, request, self._settings)
+            async with aclosing(events):
+                async for event in events:
+                    accepted()
+                    yield event
+
+    async def generate_batch(
+        self, requests: list[EngineRequest], places: Places | None = None
+    ) -> list[TokenEvent]:
         """Runs 1 or 16 seeded requests as one batch, again from the start where a replica is lost.
+
+        Args:
+            requests: the requests.
+            places: of which it takes as many; None: nobody has asked whether there is room.
 
         Returns:
             One event for each request, in their order, with its whole output.
@@ -57,12 +88,14 @@ class ReplicaClient:
             outputs: list[TokenEvent] = []
             async with aclosing(batch) as answers:
                 async for answer in answers:
+                    accepted()
                     outputs = answer
             if not outputs:
                 raise EngineDeadError("the replica's stream ended without the batch's outputs")
             return outputs
 
-        return await retried(attempt, self._settings)
+        with self._admission.counted(len(requests), places) as accepted:
+            return await retried(attempt, self._settings)
 
     async def capabilities(self) -> RunnerCapabilities:
         """What the runners can do; asked once.
@@ -85,15 +118,21 @@ class ReplicaClient:
         Raises:
             EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
         """
-        response = self._handle.broadcast("report")
-        try:
-            answers = await response.results_async(timeout_s=timeout_s, return_exceptions=True)
-        except TimeoutError:
-            raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
-        except (RayError, RayServeException) as error:
-            raise translate(error) from None
-        reports = [answer for answer in answers if isinstance(answer, ReplicaReport)]
+        reports = await broadcast(self._handle, "report", ReplicaReport, timeout_s)
         return sorted(reports, key=lambda report: report.replica_id)
+
+    async def rooms(self) -> list[Room]:
+        """What each of the running replicas would take in now.
+
+        Raises:
+            EngineDeadError: none is running, one crashes, or one doesn't answer within
+                `ROOM_TIMEOUT_S`.
+        """
+        answers = await ask_all(self._handle, "room", ROOM_TIMEOUT_S)
+        rooms = [answer for answer in answers if isinstance(answer, Room)]
+        if len(rooms) < len(answers):
+            raise EngineNotReadyError("a replica that was asked for its room is lost")
+        return rooms
 
     async def check_ready(self, timeout_s: float) -> None:
         """Asks one replica for its health.
@@ -139,6 +178,34 @@ class ReplicaClient:
             raise
         except (RayError, RayServeException) as error:
             raise translate(error) from None
+
+
+async def broadcast(handle: Any, method: str, kind: type[_T], timeout_s: float) -> list[_T]:
+    """The answers of all running replicas of a deployment; one that crashes has none.
+
+    Raises:
+        EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+    """
+    answers = await ask_all(handle, method, timeout_s)
+    return [answer for answer in answers if isinstance(answer, kind)]
+
+
+async def ask_all(handle: Any, method: str, timeout_s: float) -> list[Any]:
+    """The answers of all running replicas, or what a replica raised in its answer's place.
+
+    Raises:
+        EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+    """
+    response = handle.broadcast(method)
+    try:
+        answers: list[Any] = await response.results_async(
+            timeout_s=timeout_s, return_exceptions=True
+        )
+    except TimeoutError:
+        raise EngineNotReadyError(f"a replica didn't answer within {timeout_s:g} s") from None
+    except (RayError, RayServeException) as error:
+        raise translate(error) from None
+    return answers
 
 
 async def _result(response: Any) -> Any:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
+from deployments.replicas.admission import Admission, Places
+from deployments.replicas.failover import EngineLost
 from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
@@ -13,11 +15,25 @@ from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 class EngineClient(Protocol):
     """The engines behind one service."""
 
-    def stream(self, request: EngineRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`."""
+    @property
+    def admission(self) -> Admission:
+        """Decides whether the engines have room."""
         ...
 
-    async def generate_batch(self, requests: list[EngineRequest]) -> list[TokenEvent]:
+    def stream(
+        self, request: EngineRequest, places: Places | None = None
+    ) -> AsyncGenerator[TokenEvent | EngineLost, None]:
+        """Runs a request with a seed and `n` = 1; see `failover.resumed_stream`.
+
+        Args:
+            request: the request.
+            places: one of which it takes; None: nobody has asked whether there is room.
+        """
+        ...
+
+    async def generate_batch(
+        self, requests: list[EngineRequest], places: Places | None = None
+    ) -> list[TokenEvent]:
         """Runs 1 or 16 requests as one batch; one event with the whole output for each."""
         ...
 

@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from deployments.settings import FailoverSettings
@@ -26,6 +26,12 @@ from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.errors import EngineDeadError, EngineNotReadyError, RequestFailedError
 
 logger = logging.getLogger("ray.serve")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLost:
+    """In a stream of events: its engine is lost, and it waits for another one."""
+
 
 Open = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
 """Sends a request to some replica; the first event says that it was accepted."""
@@ -66,8 +72,8 @@ class Attempts:
         """Seconds left to find a replica that takes the request."""
         return max(0.0, self._deadline_s - time.monotonic())
 
-    async def after(self, error: EngineDeadError) -> None:
-        """Decides after a failure whether there is another attempt, and waits before it.
+    def count(self, error: EngineDeadError) -> None:
+        """Decides after a failure whether there is another attempt.
 
         Raises:
             RequestFailedError: the request itself seems to crash its engines.
@@ -81,6 +87,9 @@ class Attempts:
                 "no replica has taken the request within failover.timeout_s "
                 f"{self._settings.timeout_s:g}; try again later, the server's log says more"
             ) from error
+
+    async def pause(self) -> None:
+        """Waits before the next attempt, longer each time."""
         await asyncio.sleep(min(self._delay_s, self.remaining_s()))
         self._delay_s = min(2 * self._delay_s, _LONGEST_DELAY_S)
 
@@ -119,7 +128,7 @@ def with_time_left(request: EngineRequest, began_s: float) -> EngineRequest:
 
 async def resumed_stream(
     open_stream: Open, request: EngineRequest, settings: FailoverSettings
-) -> AsyncGenerator[TokenEvent, None]:
+) -> AsyncGenerator[TokenEvent | EngineLost, None]:
     """One unbroken stream of a request, over as many replicas as it takes.
 
     Args:
@@ -129,7 +138,8 @@ async def resumed_stream(
 
     Yields:
         Events in order, each token once; the first has no tokens and says that the request
-        was accepted, the last has a finish reason.
+        was accepted, the last has a finish reason. An EngineLost where it then waits for another
+        replica.
 
     Raises:
         RequestFailedError: the request can't be computed, or it crashes its engines.
@@ -161,7 +171,10 @@ async def resumed_stream(
                         return
             raise EngineDeadError("the replica's stream ended without a finish reason")
         except EngineDeadError as error:
-            await attempts.after(error)
+            attempts.count(error)
+        if was_accepted:
+            yield EngineLost()
+        await attempts.pause()
 
 
 async def retried(call: Callable[[], Awaitable[_T]], settings: FailoverSettings) -> _T:
@@ -176,7 +189,8 @@ async def retried(call: Callable[[], Awaitable[_T]], settings: FailoverSettings)
         try:
             return await call()
         except EngineDeadError as error:
-            await attempts.after(error)
+            attempts.count(error)
+        await attempts.pause()
 
 
 async def _within(awaitable: Awaitable[_T], timeout_s: float) -> _T:

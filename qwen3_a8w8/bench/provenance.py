@@ -11,12 +11,12 @@ from typing import Any
 from qwen3_a8w8.kernels.backend import Backend
 from qwen3_a8w8.version import __version__, git_commit
 
-_PACKAGES = ("torch", "numpy", "safetensors", "ray", "tokenizers")
+_PACKAGES = ("torch", "numpy", "safetensors", "ray", "tokenizers", "aiohttp")
 _CPUINFO = Path("/proc/cpuinfo")
 
 
 def provenance(backend: Backend, *, model: str, fingerprint: str | None) -> dict[str, Any]:
-    """Everything needed to assess or reproduce a figure.
+    """Everything needed to assess or reproduce a figure of this process.
 
     Args:
         backend: runs the kernels.
@@ -24,12 +24,23 @@ def provenance(backend: Backend, *, model: str, fingerprint: str | None) -> dict
         fingerprint: of the checkpoint; None if only a shape was measured.
     """
     return {
+        **environment(model),
+        "checkpoint_fingerprint": fingerprint,
+        "backend": backend.describe(),
+    }
+
+
+def environment(model: str) -> dict[str, Any]:
+    """Code, versions and machine of this process, when it measures another one.
+
+    Args:
+        model: as passed by the user.
+    """
+    return {
         "time": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "commit": git_commit(Path(__file__).resolve().parent),
         "version": __version__,
         "model": model,
-        "checkpoint_fingerprint": fingerprint,
-        "backend": backend.describe(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in _PACKAGES},
         "cpu": cpu_model(),

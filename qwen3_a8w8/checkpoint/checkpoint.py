@@ -26,6 +26,7 @@ from qwen3_a8w8.checkpoint.reader import (
     Linear,
     LinearScheme,
     check_finite,
+    open_reader,
 )
 from qwen3_a8w8.checkpoint.torchao import TorchAoReader
 from qwen3_a8w8.closing import SelfClosing
@@ -67,6 +68,8 @@ class Checkpoint(SelfClosing):
         digest = hashlib.sha256(reader.format.encode())
         digest.update(json.dumps(model.raw_config, sort_keys=True).encode())
         digest.update(json.dumps(model.config.eos_token_ids).encode())
+        if model.config.tie_word_embeddings != bool(model.raw_config.get("tie_word_embeddings")):
+            digest.update(b"lm_head of its own")
         reader.files.update_digest(digest)
         self.fingerprint: str = digest.hexdigest()
 
@@ -152,9 +155,9 @@ def open_checkpoint(path: Path) -> Checkpoint:
     """
     try:
         model = read_model_files(Path(path))
-        for reader in READERS:
-            if reader.recognises(model):
-                checkpoint = Checkpoint(model, reader(model))
+        for reader_class in READERS:
+            if reader_class.recognises(model):
+                checkpoint = Checkpoint(*open_reader(model, reader_class))
                 for note in checkpoint.notes:
                     logger.warning("%s: %s", model.directory, note)
                 return checkpoint

@@ -227,8 +227,9 @@ class ModelSlimReader:
         if kind is None and supported == ("FLOAT",):
             return "FLOAT"
         if kind not in supported:
+            found = "isn't listed" if kind is None else f"is of type {kind!r}"
             raise CheckpointError(
-                f"{self._description_path}: tensor {tensor} is of type {kind!r}, expected "
+                f"{self._description_path}: tensor {tensor} {found}, expected "
                 f"{' or '.join(supported)}"
             )
         return str(kind)

@@ -40,7 +40,7 @@ from qwen3_a8w8.checkpoint.quantize_tensors import (
     planned_tensors,
     tensors_of_layers,
 )
-from qwen3_a8w8.checkpoint.reader import FloatLinear, check_finite
+from qwen3_a8w8.checkpoint.reader import FloatLinear, check_finite, open_reader
 from qwen3_a8w8.checkpoint.writer import MAX_SHARD_BYTES, SafetensorsWriter
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
@@ -121,7 +121,9 @@ def quantize_checkpoint(
         )
     check_is_new(dst)
     check_token_ids(options.calibration, model.config.vocab_size)
-    reader = HfFloatReader(model)
+    model, reader = open_reader(model, HfFloatReader)
+    for note in reader.notes:
+        logger.warning("%s: %s", src, note)
     try:
         return _Quantisation(model, reader, dst, options, max_shard_bytes).run(on_progress)
     except OSError as error:
@@ -238,7 +240,11 @@ class _Quantisation:
     def _write_other_files(self) -> list[str]:
         directory, options = self._progress.directory, self._options
         quantization = w8a8_quantization_config(["lm_head", *self._kept])
-        raw = {**self._model.raw_config, "quantization_config": quantization}
+        raw = {
+            **self._model.raw_config,
+            "tie_word_embeddings": self._config.tie_word_embeddings,
+            "quantization_config": quantization,
+        }
         text = json.dumps(raw, indent=2) + "\n"
         (directory / "config.json").write_text(text, encoding="utf-8")
         _copy_other_files(self._model.directory, directory)

@@ -7,13 +7,13 @@ registered in `checkpoint.py`. This module doesn't know about any format.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import ClassVar, Protocol, TypeVar
 
 import torch
 
 from qwen3_a8w8.checkpoint.model_files import ModelFiles
-from qwen3_a8w8.checkpoint.names import is_harmless_extra
+from qwen3_a8w8.checkpoint.names import EMBED_TOKENS, LM_HEAD, is_harmless_extra
 from qwen3_a8w8.checkpoint.safetensors_file import SafetensorsFiles
 from qwen3_a8w8.config import ModelConfig
 from qwen3_a8w8.errors import CheckpointError
@@ -110,6 +110,50 @@ class CheckpointReader(Protocol):
             CheckpointError: its values aren't finite or can't be read.
         """
         ...
+
+
+Reader = TypeVar("Reader", bound=CheckpointReader)
+
+
+def open_reader(model: ModelFiles, reader_class: type[Reader]) -> tuple[ModelFiles, Reader]:
+    """Opens a checkpoint of a known format.
+
+    A stored lm_head that differs from the embedding is used, even if config.json says that they
+    are tied: so does transformers, and dropping it would change the model.
+
+    Args:
+        model: a checkpoint that the class recognises.
+        reader_class: its format.
+
+    Returns:
+        The model, untied if it has an lm_head of its own; and its reader, with a note on it.
+
+    Raises:
+        CheckpointError: see `CheckpointReader`.
+    """
+    reader = reader_class(model)
+    if not (model.config.tie_word_embeddings and _has_own_lm_head(reader.files)):
+        return model, reader
+    reader.files.close()
+    model = replace(model, config=replace(model.config, tie_word_embeddings=False))
+    reader = reader_class(model)
+    reader.notes += (
+        f"tie_word_embeddings is true, but {LM_HEAD} differs from {EMBED_TOKENS}; both are used",
+    )
+    return model, reader
+
+
+def _has_own_lm_head(files: SafetensorsFiles) -> bool:
+    if LM_HEAD not in files.infos:
+        return False
+    if files.infos[LM_HEAD].shape != files.infos[EMBED_TOKENS].shape:
+        return True  # opened as its own, it is refused by its shape
+    lm_head, embedding = files.read(LM_HEAD), files.read(EMBED_TOKENS)
+    # Where they differ, the first rows tell, and the others aren't read.
+    return not all(
+        torch.equal(lm_head[rows].float(), embedding[rows].float())
+        for rows in (slice(0, 256), slice(256, None))
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`qwen3-a8w8 bench`: measure kernels and engine on this machine."""
+"""`qwen3-a8w8 bench`: measure kernels and engine on this machine, and a server under load."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from qwen3_a8w8.cli import options
+from qwen3_a8w8.cli import bench_serve, options
 from qwen3_a8w8.errors import ConfigError
 
 if TYPE_CHECKING:
     from qwen3_a8w8.kernels.backend import Backend
 
 app = typer.Typer(
-    help="Measure kernels and engine against the limits of this machine.", no_args_is_help=True
+    help="Measure kernels and engine against the limits of this machine, and a server under load.",
+    no_args_is_help=True,
 )
+app.command(cls=bench_serve.ListOptions)(bench_serve.serve)
 
 Json = Annotated[Path | None, typer.Option("--json", help="File to write the results to as JSON.")]
 

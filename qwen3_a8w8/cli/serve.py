@@ -29,6 +29,10 @@ def serve(
         str | None,
         typer.Option(help="File with one API key per line; default: $QWEN3_A8W8_API_KEY, if set."),
     ] = None,
+    vllm_metrics: Annotated[
+        bool,
+        typer.Option("--vllm-metrics", help="Give the metrics under vLLM's names too (vllm:*)."),
+    ] = False,
     num_replicas: Annotated[int, typer.Option(help="Engine replicas, one device each.")] = 1,
     *,
     engine: options.EngineOptions,
@@ -48,6 +52,7 @@ def serve(
                 "served_model_name": served_model_name,
                 "replicas": {"num_replicas": num_replicas},
                 "security": {"api_key_file": api_key_file and os.path.abspath(api_key_file)},
+                "metrics": {"vllm_names": vllm_metrics},
                 "engine": engine.settings(),
             }
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from qwen3_a8w8.errors import CheckpointError
-from qwen3_a8w8.rope_scaling import YarnScaling
+from qwen3_a8w8.rope_scaling import YarnScaling, rope_parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +118,7 @@ class ModelConfig:
                 )
             return float(value)
 
-        # transformers 5 moved rope_theta into rope_parameters; checkpoints have either.
-        rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-        if not isinstance(rope, Mapping):
-            raise CheckpointError(f"{source}: rope parameters are {rope!r}, expected an object")
+        rope = rope_parameters(raw, source)
         max_position_embeddings = positive_int("max_position_embeddings", 40960)
         yarn = YarnScaling.from_hf(rope, max_position_embeddings, source)
         if raw.get("attention_bias"):
@@ -141,9 +138,7 @@ class ModelConfig:
             head_dim=positive_int("head_dim", 128),
             intermediate_size=positive_int("intermediate_size"),
             vocab_size=positive_int("vocab_size"),
-            rope_theta=positive_float(
-                "rope_theta", rope.get("rope_theta", raw.get("rope_theta", 1e6))
-            ),
+            rope_theta=positive_float("rope_theta", rope["rope_theta"]),
             rms_norm_eps=positive_float("rms_norm_eps", raw.get("rms_norm_eps", 1e-6)),
             max_position_embeddings=max_position_embeddings,
             tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.active_sequences import ActiveSequences
-from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
+from qwen3_a8w8.engine.admission.queue_limit import QueueLimit, Room
 from qwen3_a8w8.engine.admission.sequence_factory import SequenceFactory, check_request
 from qwen3_a8w8.engine.plan import RunnerCapabilities, StepPlan, StepResult
 from qwen3_a8w8.engine.recovery import NUM_CRASHES_TO_ISOLATE, Recovery
@@ -138,6 +138,15 @@ class EngineCore:
         num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
         num_new = request.sampling.n
         return self._queue_limit.has_room(num_new, num_new * num_tokens)
+
+    def room(self) -> Room:
+        """What `add` would take now, whatever the request; see `has_room` for a given one.
+
+        Raises:
+            EngineDeadError: the runner is gone.
+        """
+        self._check_alive()
+        return self._queue_limit.state()
 
     def check(self, request: EngineRequest) -> None:
         """Raises what `add` would raise because of the request itself; adds nothing.
@@ -297,6 +306,7 @@ class EngineCore:
             num_running=len(self._scheduler.queues.running),
             num_blocks_in_use=self._pool.num_in_use,
             num_blocks_free=self._pool.num_free,
+            block_size=self.capabilities.block_size,
             num_active_rows=self._steps.num_active_rows,
             num_finished=dict(self._active.num_finished),
             decode_fill_ratio=counters.num_decode_rows / num_rows if num_rows else 0.0,

@@ -26,6 +26,11 @@ class RequestModel(BaseModel):
         """Names of top-level fields in the request that aren't supported, sorted."""
         return tuple(sorted(self.model_extra or ()))
 
+    @property
+    def skipped_tools(self) -> tuple[str, ...]:
+        """Types of the tools in the request that this server doesn't run and leaves out."""
+        return ()
+
 
 _Model = TypeVar("_Model", bound=BaseModel)
 

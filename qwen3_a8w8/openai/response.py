@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.text.outputs import OutputDelta
 
 
@@ -160,6 +161,7 @@ class ResponseContext:
         has_usage: the last event has the usage; always where the response isn't streamed.
         has_continuous_usage: every chunk of a stream carries the usage so far.
         has_token_ids: the response carries the ids of prompt and output.
+        sampling: effective sampling parameters, where the response repeats them.
         has_prompt_logprobs: a whole response carries the log-probabilities of its prompt.
     """
 
@@ -171,6 +173,7 @@ class ResponseContext:
     has_continuous_usage: bool = False
     has_token_ids: bool = False
     has_prompt_logprobs: bool = False
+    sampling: SamplingParams | None = None
 
     @property
     def num_choices(self) -> int:

@@ -214,7 +214,7 @@ class SamplingFields(StructuredFields):
         """Choices per prompt."""
         return 1 if self.n is None else self.n
 
-    def context_options(self) -> dict[str, bool]:
+    def context_options(self) -> dict[str, Any]:
         """What the response contains besides its text: fields of `ResponseContext`."""
         options = self.stream_options or StreamOptions()
         return {

@@ -10,7 +10,9 @@ own timer ends it when a grammar takes too long, so that it can't outlive its pa
 
 from __future__ import annotations
 
+import functools
 import json
+import logging
 import os
 import random
 import re
@@ -26,10 +28,14 @@ from typing import Any
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
 
+from qwen3_a8w8.text.grammar_relaxing import relaxed
+from qwen3_a8w8.text.json_grammar import Schema, json_options, without_empty_keywords
 from qwen3_a8w8.text.special_text import refusal, special_text
-from qwen3_a8w8.text.structured import WHITESPACE, StructuredOutput
+from qwen3_a8w8.text.structured import StructuredOutput
 from qwen3_a8w8.text.tokenizer import Tokenizer
 from qwen3_a8w8.text.tool_grammar import lark_text
+
+logger = logging.getLogger(__name__)
 
 CHILD_BYTES = 384 * 2**20
 """Memory that a child may use on top of its vocabulary."""
@@ -65,9 +71,13 @@ def grammar_source(structured: StructuredOutput) -> str:
     """
     try:
         if structured.json_object:
-            return _of_schema('{"type": "object"}', is_lenient=False)
+            return _of_schema({"type": "object"}, structured.whitespace_pattern, is_lenient=False)
         if structured.json is not None:
-            return _of_schema(structured.text, is_lenient=structured.is_lenient)
+            return _of_schema(
+                without_empty_keywords(json.loads(structured.text)),
+                structured.whitespace_pattern,
+                is_lenient=structured.is_lenient,
+            )
         if structured.choice is not None:
             return grammar_from("lark", "start: " + " | ".join(map(lark_text, structured.choice)))
         if structured.regex is not None:
@@ -134,6 +144,11 @@ class GrammarChecker:
                 raise InvalidGrammarError(self._exit_reason(child.wait()))
         if reply["error"] is not None:
             raise InvalidGrammarError(reply["error"])
+        if reply["removed"]:
+            logger.warning(
+                "a schema has keywords that can't be enforced; they are ignored: %s",
+                ", ".join(reply["removed"])[:MAX_MESSAGE],
+            )
         source: str = reply["source"]
         return source
 
@@ -167,7 +182,10 @@ class GrammarChecker:
         return f"{reason}, which is the limit; simplify it"
 
 
-_SENT = ("json", "json_object", "regex", "choice", "grammar", "is_lenient")
+_SENT = (
+    *("json", "json_object", "regex", "choice", "grammar"),
+    *("is_lenient", "whitespace_pattern", "tools"),
+)
 
 
 def _ask(child: subprocess.Popen[str], line: str) -> dict[str, Any] | None:
@@ -184,9 +202,10 @@ def _ask(child: subprocess.Popen[str], line: str) -> dict[str, Any] | None:
     return reply
 
 
-def _of_schema(schema: str, *, is_lenient: bool) -> str:
+def _of_schema(schema: object, whitespace_pattern: str | None, *, is_lenient: bool) -> str:
     return LLMatcher.grammar_from_json_schema(
-        schema, defaults={"whitespace_pattern": WHITESPACE, "lenient": is_lenient}
+        json.dumps(schema, ensure_ascii=False),
+        defaults=json_options(whitespace_pattern, is_lenient=is_lenient),
     )
 
 
@@ -197,11 +216,21 @@ def _test(
     special = special_text(structured, list(specials.values()))
     if special is not None:
         return {"source": None, "error": refusal(special)}
+    removed: tuple[str, ...] = ()
     try:
         source = grammar_source(structured)
         matcher = compile_source(vocabulary, source)
     except InvalidGrammarError as error:
-        return {"source": None, "error": _explained(str(error), specials)}
+        result = relaxed(structured, functools.partial(_problem, vocabulary))
+        if result.structured is None:
+            message = result.error or _explained(str(error), specials)
+            return {"source": None, "error": message[:MAX_MESSAGE]}
+        removed = result.removed
+        try:
+            source = grammar_source(result.structured)
+            matcher = compile_source(vocabulary, source)
+        except InvalidGrammarError as error:
+            return {"source": None, "error": _explained(str(error), specials)}
     rng, start_s, num_steps = random.Random(0), time.process_time(), 0
     for _ in range(NUM_STEPS):
         mask = np.frombuffer(matcher.compute_bitmask(), np.uint8)
@@ -217,7 +246,18 @@ def _test(
             "source": None,
             "error": _explained(matcher.get_error().partition("\n")[0], specials),
         }
-    return {"source": source, "error": None}
+    return {"source": source, "error": None, "removed": removed}
+
+
+def _problem(
+    vocabulary: LLTokenizer, schema: Schema, whitespace_pattern: str | None, is_lenient: bool
+) -> str | None:
+    """What keeps a schema from being compiled, or None."""
+    try:
+        compile_source(vocabulary, _of_schema(schema, whitespace_pattern, is_lenient=is_lenient))
+    except (InvalidGrammarError, ValueError) as error:
+        return str(error)
+    return None
 
 
 def _explained(message: str, specials: dict[int, str]) -> str:

@@ -23,8 +23,11 @@ MAX_CHOICES = 1024
 MAX_NESTING = 100
 """Deepest schema, and most open brackets in a grammar: compilers recurse over them."""
 
-WHITESPACE = r"[\x20\x0A\x0D\x09]{1,64}"
-"""White space between JSON tokens. Bounded: a model may never stop writing it."""
+WHITESPACE = r"\x20"
+"""White space between JSON tokens: at most one space. Room for more costs a model its tokens."""
+
+MAX_WHITESPACE_CHARS = 256
+"""Longest `whitespace_pattern`."""
 
 
 class Thinking(Enum):
@@ -53,6 +56,10 @@ class StructuredOutput:
         grammar: a context-free grammar, in Lark's notation or GBNF.
         is_lenient: schema keywords that can't be enforced are ignored; otherwise they are
             rejected.
+        whitespace_pattern: regular expression of the white space allowed between JSON tokens, of
+            json and json_object; "": none; None: at most one space.
+        tools: names of the tools whose arguments are the rules `arguments_0`, `arguments_1` ... of
+            the grammar (`tool_grammar.py`); errors name them.
         thinking: where the grammar applies from.
         param: the request field that errors name.
     """
@@ -63,6 +70,8 @@ class StructuredOutput:
     choice: tuple[str, ...] | None = None
     grammar: str | None = None
     is_lenient: bool = False
+    whitespace_pattern: str | None = None
+    tools: tuple[str, ...] = ()
     thinking: Thinking = Thinking.NONE
     param: str = "structured"
 
@@ -94,6 +103,8 @@ class StructuredOutput:
             object.__setattr__(self, "json", self._as_text(value))
         elif not isinstance(value, str) or not value:
             self._fail(f"has {kind} {value!r:.60}, expected a non-empty string")
+        object.__setattr__(self, "tools", tuple(self.tools))
+        self._check_whitespace()
         self._check_size()
         if self.json is not None:
             self._check_json()
@@ -122,7 +133,11 @@ class StructuredOutput:
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for equal grammars."""
-        return (*(getattr(self, name) for name in _KINDS), self.is_lenient)
+        return (
+            *(getattr(self, name) for name in _KINDS),
+            self.is_lenient,
+            self.whitespace_pattern,
+        )
 
     @property
     def text(self) -> str:
@@ -146,6 +161,18 @@ class StructuredOutput:
             if not isinstance(entry, str) or not entry:
                 self._fail(f"has {entry!r:.60} as choice {position}, expected a non-empty string")
         object.__setattr__(self, "choice", tuple(entries))
+
+    def _check_whitespace(self) -> None:
+        pattern = self.whitespace_pattern
+        if pattern is None:
+            return
+        if not isinstance(pattern, str) or len(pattern) > MAX_WHITESPACE_CHARS:
+            self._fail(
+                f"has whitespace_pattern {pattern!r:.60}, expected a regular expression of at most "
+                f"{MAX_WHITESPACE_CHARS} characters"
+            )
+        if self.json is None and not self.json_object:
+            self._fail("has a whitespace_pattern, which applies to json only; remove it")
 
     def _check_json(self) -> None:
         try:

@@ -6,8 +6,8 @@
 
 Text before a call is kept; white space between and after calls and newlines
 before one belong to the format and are dropped. A block that isn't such a JSON
-object, or never ends, is treated as text: nothing that the model wrote gets lost.
-Doesn't check names or arguments against the tools of the request.
+object, never ends, or names a tool that wasn't offered is treated as text: nothing that the
+model wrote gets lost. Doesn't check arguments against the tools of the request.
 
 A call is emitted once its name is known, its arguments as the model writes them. The last brace
 is emitted with the call's closing tag: until then the arguments aren't valid JSON, so that a
@@ -17,7 +17,7 @@ client can't mistake a malformed call for a valid one.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -102,8 +102,23 @@ class ToolCallParser:
         num_calls: complete calls so far.
     """
 
-    def __init__(self, make_id: Callable[[], str] = new_call_id) -> None:
+    def __init__(
+        self,
+        make_id: Callable[[], str] = new_call_id,
+        *,
+        names: Container[str] | None = None,
+        is_required: bool = False,
+    ) -> None:
+        """Starts an output.
+
+        Args:
+            make_id: gives a call its id.
+            names: tools that were offered; None: any name is one.
+            is_required: the output has to be a call, so that the start of one is never text.
+        """
         self._make_id = make_id
+        self._names = names
+        self._is_required = is_required
         self._held = ""  # text that may start a call, or the text of a call after its opening tag
         self._is_after_call = False
         self._separator = ""
@@ -133,9 +148,14 @@ class ToolCallParser:
                 self._emit_call(parts, self._reader, CallEnd.CUT)
                 self._held = ""
                 self._reader = None
+            elif is_cut and self._is_required:
+                self._held = ""
+                self._reader = None
             else:
                 self._emit_as_text(parts, self._reader)
                 self._parse(parts)
+        if is_cut and self._is_required:
+            self._held = self._held[: len(self._held) - partial_tail(self._held, CALL_OPEN)]
         self._emit_text(parts, len(self._held))
         return parts
 
@@ -179,6 +199,9 @@ class ToolCallParser:
                 reader.feed(char)
                 self._num_read += 1
         except JsonReadError:
+            self._emit_as_text(parts, reader)
+            return True
+        if reader.name is not None and self._names is not None and reader.name not in self._names:
             self._emit_as_text(parts, reader)
             return True
         tag = self._held[self._num_read : self._num_read + len(CALL_CLOSE)]

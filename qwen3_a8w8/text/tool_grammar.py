@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from qwen3_a8w8.text.structured import WHITESPACE
+from qwen3_a8w8.text.json_grammar import json_options, without_empty_keywords
 from qwen3_a8w8.text.tool_calls import CALL_CLOSE, CALL_OPEN
 
 MAX_CALLS = 32
@@ -51,6 +51,15 @@ def call_grammar(
     rules = [
         f"start: {'calls' if answer is None else 'answer | calls'}",
         f"calls: call{more_calls}",
+        *_call_rules(tools),
+    ]
+    if answer is not None:
+        rules.append(f"answer: {_json(answer[0], is_lenient=answer[1])}")
+    return "\n".join(rules) + "\n"
+
+
+def _call_rules(tools: Sequence[CallableTool]) -> list[str]:
+    rules = [
         f"call: {CALL_OPEN} {lark_text(chr(10))} function {lark_text('}' + chr(10))} {CALL_CLOSE}",
         "function: " + " | ".join(f"function_{i}" for i in range(len(tools))),
     ]
@@ -58,8 +67,24 @@ def call_grammar(
         prefix = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "arguments": '
         rules.append(f"function_{i}: {lark_text(prefix)} arguments_{i}")
         rules.append(f"arguments_{i}: {_arguments(tool)}")
-    if answer is not None:
-        rules.append(f"answer: {_json(answer[0], is_lenient=answer[1])}")
+    return rules
+
+
+def strict_call_grammar(tools: Sequence[CallableTool], *, max_calls: int = MAX_CALLS) -> str:
+    """A grammar in Lark's notation for text in which calls of strict tools match their schemas.
+
+    Text is free; what follows a call's opening tag is a call of one of the tools. The arguments of
+    a tool that isn't strict are any object.
+
+    Args:
+        tools: at least one.
+        max_calls: most calls in one output.
+    """
+    free = [
+        tool if tool.is_strict else CallableTool(tool.name, {"type": "object"}, False)
+        for tool in tools
+    ]
+    rules = [f"start: TEXT (call TEXT){{0,{max_calls}}}", "TEXT: /(.|\\n)*/", *_call_rules(free)]
     return "\n".join(rules) + "\n"
 
 
@@ -101,5 +126,5 @@ def lark_text(value: object) -> str:
 
 
 def _json(schema: Mapping[str, Any], *, is_lenient: bool) -> str:
-    options = {"whitespace_pattern": WHITESPACE, "lenient": is_lenient}
-    return "%json " + lark_text({**schema, "x-guidance": options})
+    options = json_options(None, is_lenient=is_lenient)
+    return "%json " + lark_text({**without_empty_keywords(schema), "x-guidance": options})

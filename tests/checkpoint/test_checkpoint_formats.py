@@ -163,11 +163,18 @@ def test_modelslim_static_linears_without_weight_scale_get_it_from_deq_scale(
         torch.testing.assert_close(weight, expected[module], rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("name", ["W4A8_DYNAMIC", "W8A16", "C8", None])
+@pytest.mark.parametrize("name", ["W4A8_DYNAMIC", "W8A16", "C8"])
 def test_modelslim_unsupported_type_is_refused_by_name(tmp_path, name):
     make_modelslim_qwen3(tmp_path, **SMALL)
     edit_json(tmp_path / "quant_model_description.json", **{f"{Q_PROJ}.weight": name})
     with pytest.raises(CheckpointError, match=rf"{Q_PROJ}.weight is of type {name!r}"):
+        open_checkpoint(tmp_path)
+
+
+def test_modelslim_tensor_that_the_description_lacks_is_refused_as_such(tmp_path):
+    make_modelslim_qwen3(tmp_path, **SMALL)
+    edit_json(tmp_path / "quant_model_description.json", **{f"{Q_PROJ}.weight": None})
+    with pytest.raises(CheckpointError, match=rf"tensor {Q_PROJ}.weight isn't listed, expected"):
         open_checkpoint(tmp_path)
 
 

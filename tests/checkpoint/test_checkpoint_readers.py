@@ -8,9 +8,11 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import Qwen3ForCausalLM
 
 from qwen3_a8w8.checkpoint.checkpoint import open_checkpoint
 from qwen3_a8w8.checkpoint.names import LINEAR_NAMES, float_tensors, linear_module
+from qwen3_a8w8.checkpoint.quantize import quantize_checkpoint
 from qwen3_a8w8.errors import CheckpointError
 from qwen3_a8w8.quantization import dequantize
 from tests.support.checkpoints import (
@@ -118,13 +120,45 @@ def test_eos_ids_come_from_the_generation_config_if_there_is_one(tmp_path):
 
 
 def test_known_leftovers_are_tolerated(tmp_path):
-    make_random_qwen3(tmp_path)
+    embedding = make_random_qwen3(tmp_path).state_dict()["model.embed_tokens.weight"]
     leftovers = {
         "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(64),
-        "lm_head.weight": torch.ones(512, 256, dtype=torch.bfloat16),
+        "lm_head.weight": embedding.clone(),
     }
     edit_tensors(tmp_path / "model.safetensors", add=leftovers)
-    open_checkpoint(tmp_path).close()
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.config.tie_word_embeddings is True
+        assert checkpoint.notes == ()
+
+
+@pytest.mark.parametrize("row", [0, 511])
+def test_stored_lm_head_that_differs_from_a_tied_embedding_is_used_as_in_transformers(
+    tmp_path, row
+):
+    lm_head = make_random_qwen3(tmp_path).state_dict()["model.embed_tokens.weight"].clone()
+    with open_checkpoint(tmp_path) as checkpoint:
+        tied_fingerprint = checkpoint.fingerprint
+    lm_head[row] += 1
+    edit_tensors(tmp_path / "model.safetensors", add={"lm_head.weight": lm_head})
+    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path).lm_head.weight
+    with open_checkpoint(tmp_path) as checkpoint:
+        assert checkpoint.config.tie_word_embeddings is False
+        assert "lm_head.weight differs" in " ".join(checkpoint.notes)
+        assert torch.equal(checkpoint.tensor("lm_head.weight"), theirs)
+        assert not torch.equal(checkpoint.tensor("model.embed_tokens.weight"), theirs)
+        assert checkpoint.fingerprint != tied_fingerprint
+    quantize_checkpoint(tmp_path, tmp_path / "w8a8")
+    with open_checkpoint(tmp_path / "w8a8") as checkpoint:
+        assert torch.equal(checkpoint.tensor("lm_head.weight"), theirs)
+    assert json.loads((tmp_path / "w8a8/config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_stored_lm_head_of_another_shape_than_a_tied_embedding_is_refused(tmp_path):
+    make_random_qwen3(tmp_path)
+    lm_head = torch.ones(511, 256, dtype=torch.bfloat16)
+    edit_tensors(tmp_path / "model.safetensors", add={"lm_head.weight": lm_head})
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight: expected .*\[512, 256\]"):
+        open_checkpoint(tmp_path)
 
 
 def test_fingerprint_depends_on_contents_and_not_on_place_or_time(tmp_path):

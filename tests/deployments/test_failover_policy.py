@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from deployments.replicas.failover import resumed_stream, retried, with_time_left
+from deployments.replicas.failover import EngineLost, resumed_stream, retried, with_time_left
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
@@ -43,7 +43,8 @@ class CountingModel:
 
 
 async def tokens_of(model, settings=SETTINGS):
-    events = [event async for event in resumed_stream(model.open, REQUEST, settings)]
+    stream = resumed_stream(model.open, REQUEST, settings)
+    events = [event async for event in stream if not isinstance(event, EngineLost)]
     assert events[0].token_ids == ()
     assert [e.finish_reason for e in events] == [None] * (len(events) - 1) + ["length"]
     return [token for event in events for token in event.token_ids]
@@ -56,6 +57,17 @@ async def tokens_of(model, settings=SETTINGS):
 async def test_stream_is_unbroken_over_every_kind_of_loss(crashes):
     model = CountingModel(*crashes)
     assert await tokens_of(model) == [100, 101, 102, 103, 104, 105]
+
+
+async def test_loss_is_told_between_the_tokens_that_it_separates():
+    model = CountingModel("refuses", 2, "refuses", 2, 5)
+    settings = FailoverSettings(max_resumes=3, timeout_s=120)
+    events = [event async for event in resumed_stream(model.open, REQUEST, settings)]
+    # The first refusal comes before anything was accepted; the second one is another wait.
+    what = ["lost" if isinstance(event, EngineLost) else event.token_ids for event in events]
+    lost = ["lost"]
+    tokens = [(100 + i,) for i in range(6)]
+    assert what == [(), *tokens[:2], *lost * 3, *tokens[2:5], *lost, *tokens[5:]]
 
 
 async def test_resumed_request_carries_what_was_emitted_and_its_seed():

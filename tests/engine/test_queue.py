@@ -252,3 +252,24 @@ def test_retry_after_of_tokens_follows_the_measured_rate_of_prefill():
     with pytest.raises(CapacityError) as caught:
         core.add(make_request(length=10))
     assert caught.value.retry_after_s == 4.0
+
+
+def test_room_is_what_the_engine_takes_before_it_refuses():
+    core = make_core(max_running_requests=1, max_queued_requests=3)
+    for i in range(4):
+        assert (core.room().limit, core.room().free) == (4, 4 - i)
+        core.add(make_request(first=20 * i))
+    assert core.room().free == 0
+    with pytest.raises(CapacityError) as caught:
+        core.add(make_request())
+    assert core.room().retry_after_s == caught.value.retry_after_s
+
+
+def test_no_room_where_one_token_more_would_be_too_many():
+    core = make_core(max_running_requests=1, max_queued_tokens=20)
+    core.add(make_request(length=19))
+    assert core.room().free > 0
+    core.add(make_request(length=1))
+    assert core.room().free == 0
+    with pytest.raises(CapacityError):
+        core.add(make_request(length=1))

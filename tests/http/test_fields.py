@@ -185,6 +185,7 @@ class Silent:
     """A generation that emits nothing until it is released."""
 
     num_cached_tokens = (0,)
+    waits_for_engine = False
 
     def __init__(self, periods):
         self.periods = periods

@@ -69,7 +69,7 @@ def test_schema_has_the_body_of_every_post_route_and_no_422(openapi):
     for path, operations in openapi["paths"].items():
         for method, operation in operations.items():
             assert "422" not in operation["responses"], path
-            if method == "post":
+            if method == "post" and not path.endswith("/cancel"):  # which has no body
                 content = operation["requestBody"]["content"]["application/json"]
                 name = content["schema"]["$ref"].rpartition("/")[2]
                 assert openapi["components"]["schemas"][name]["type"] == "object"

@@ -1,5 +1,6 @@
 """The Responses API over a fake engine, as the official client sees it."""
 
+import asyncio
 import json
 
 import openai
@@ -165,13 +166,103 @@ async def test_stored_response_can_be_had_and_deleted(client):
         await client.responses.retrieve(response.id)
 
 
+async def test_response_has_every_field_with_its_effective_value(http):
+    answer = await http.post("/v1/responses", json={"input": "hi", "max_output_tokens": 2})
+    response = answer.json()
+    # The checkpoint's generation_config.json; and what the server does where it says nothing.
+    assert (response["temperature"], response["top_p"]) == (0.6, 0.95)
+    assert (response["presence_penalty"], response["frequency_penalty"]) == (0, 0)
+    assert (response["top_logprobs"], response["service_tier"]) == (0, "default")
+    for name in ("max_tool_calls", "safety_identifier", "prompt_cache_key"):
+        assert response[name] is None
+    fields = {"temperature": 0.5, "top_p": 0.75, "prompt_cache_key": "k", "max_tool_calls": 3}
+    answer = await http.post("/v1/responses", json={"input": "hi", "max_output_tokens": 2} | fields)
+    assert fields.items() <= answer.json().items()
+
+
+async def test_input_items_of_a_stored_response_come_in_pages(client, http):
+    first = await create(client)
+    second = await create(client, input="go on", previous_response_id=first.id)
+    listed = [item async for item in client.responses.input_items.list(second.id, order="asc")]
+    assert [item.role for item in listed] == ["user", "assistant", "user"]
+    assert listed[0].content[0].model_dump(exclude_unset=True) == {
+        "type": "input_text",
+        "text": "hi",
+    }
+    assert listed[1].id == first.output[-1].id
+    paged = [item async for item in client.responses.input_items.list(second.id, limit=1)]
+    assert [item.id for item in paged] == [item.id for item in reversed(listed)]
+    page = (await http.get(f"/v1/responses/{second.id}/input_items?limit=2")).json()
+    assert (page["object"], page["has_more"], len(page["data"])) == ("list", True, 2)
+    for query in ("limit=0", "limit=x", "order=up", "after=nothing"):
+        answer = await http.get(f"/v1/responses/{second.id}/input_items?{query}")
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == query.partition("=")[0]
+    assert (await http.get("/v1/responses/none/input_items")).status_code == 404
+
+
+async def polled(client, response_id):
+    """The response once it has ended."""
+    for _ in range(10_000):
+        response = await client.responses.retrieve(response_id)
+        if response.status not in ("queued", "in_progress"):
+            return response
+        # Client and server share this loop, and nothing above waits: the generation has to run.
+        await asyncio.sleep(0)
+    raise AssertionError("the response doesn't end")
+
+
+async def test_background_response_is_polled_and_is_the_usual_one(client):
+    started = await create(client, background=True)
+    assert (started.status, started.background, started.output) == ("in_progress", True, [])
+    done = await polled(client, started.id)
+    assert done.status == "incomplete"
+    assert done.output_text == (await create(client)).output_text
+    follow_up = await create(client, input="go on", previous_response_id=done.id)
+    assert follow_up.usage.input_tokens > done.usage.input_tokens
+    again = await client.responses.cancel(done.id)
+    assert again.status == "incomplete", "what has ended stays as it is"
+    with pytest.raises(openai.BadRequestError, match="isn't a background response"):
+        await client.responses.cancel(follow_up.id)
+
+
+async def test_background_response_that_is_cancelled_ends_and_frees_its_blocks(client, engine):
+    started = await create(client, background=True, max_output_tokens=200)
+    cancelled = await client.responses.cancel(started.id)
+    assert cancelled.status == "cancelled"
+    assert (await client.responses.retrieve(started.id)).status == "cancelled"
+    TypeAdapter(Response).validate_python(cancelled.model_dump(), strict=True)
+    deleted = await create(client, background=True, max_output_tokens=200)
+    await client.responses.delete(deleted.id)
+    with pytest.raises(openai.NotFoundError):
+        await client.responses.retrieve(deleted.id)
+
+
+async def test_background_response_whose_engine_crashes_is_failed(client, engine):
+    engine.runner.fail_at_step = 4
+    started = await create(client, background=True, max_output_tokens=50)
+    failed = await polled(client, started.id)
+    assert failed.status == "failed"
+    assert failed.error.code == "server_error"
+
+
+async def test_input_tokens_are_those_of_the_response(client):
+    first = await create(client, instructions="be brief", tools=[TOOL])
+    extra_body = {"chat_template_kwargs": {"enable_thinking": False}}
+    counted = await client.responses.input_tokens.count(
+        model="tiny", input="hi", instructions="be brief", tools=[TOOL], extra_body=extra_body
+    )
+    assert counted.object == "response.input_tokens"
+    assert counted.input_tokens == first.usage.input_tokens
+
+
 async def test_store_keeps_the_latest_responses_and_none_with_store_false(client):
     first, private = await create(client), await create(client, store=False)
     assert not private.store
     for _ in range(4):
         await create(client)
     for unknown in (first, private):
-        with pytest.raises(openai.NotFoundError) as caught:
+        with pytest.raises(openai.BadRequestError) as caught:
             await create(client, previous_response_id=unknown.id)
         assert caught.value.code == "previous_response_not_found"
         assert caught.value.param == "previous_response_id"
@@ -187,14 +278,21 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
         ({"input": [{"type": "function_call", "name": "f"}]}, "input[0].call_id"),
         ({"input": [{"role": "robot", "content": "x"}]}, "input[0].role"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"background": True}, "background"),
+        ({"background": True, "stream": True}, "stream"),
+        ({"background": True, "store": False}, "store"),
         ({"n": 2}, "n"),
         ({"prompt_logprobs": 0}, "prompt_logprobs"),
         ({"truncation": "auto"}, "truncation"),
-        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": 5}]}, "tools[0].type"),
+        ({"tools": [{"type": "custom"}]}, "tools[0].name"),
+        ({"tools": [{"type": "web_search"}], "tool_choice": "required"}, "tool_choice"),
+        (
+            {"tools": [{"type": "web_search"}, TOOL], "tool_choice": {"type": "web_search"}},
+            "tool_choice.type",
+        ),
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort"),
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
-        ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format.schema"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"temperature": "hot"}, "temperature"),

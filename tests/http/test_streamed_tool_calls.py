@@ -4,18 +4,24 @@ import json
 
 import pytest
 
-TOOL = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
+TOOLS = [
+    {"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("find", "now")
+]
+CHAT_TOOLS = [
+    {"type": "function", "function": {"name": name, "parameters": {"type": "object"}}}
+    for name in ("find", "now")
+]
 CHAT = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "hi"}],
     "max_completion_tokens": 400,
-    "tools": [TOOL],
+    "tools": CHAT_TOOLS,
 }
 RESPONSE = {
     "model": "tiny",
     "input": "hi",
     "max_output_tokens": 400,
-    "tools": [{"type": "function", "name": "find", "parameters": {"type": "object"}}],
+    "tools": TOOLS,
 }
 ARGUMENTS = '{"q": "naïve \\"🙂\\" \\u00e9\\n{[", "deep": {"a": [{}, {"b": [1.5e3, null]}]}}'
 ONE = f'<tool_call>\n{{"name": "find", "arguments": {ARGUMENTS}}}\n</tool_call>'
@@ -146,3 +152,20 @@ async def test_response_cut_within_a_call_is_incomplete(client, say):
         with pytest.raises(json.JSONDecodeError):
             json.loads(call.arguments)
     assert whole[0].arguments == final[0].arguments
+    kinds = [event.type for event in events]
+    done = kinds.index("response.function_call_arguments.done")
+    assert events[done].arguments == final[0].arguments
+    assert kinds[done + 1] == "response.output_item.done"
+
+
+async def test_call_of_a_tool_that_was_not_offered_is_text(client, say):
+    other = EMPTY.replace("now", "reboot")
+    say(f"{TEXT}\n{other}\n{EMPTY}")
+    whole, joined, deltas = await whole_and_streamed(client)
+    for choice in (whole, joined):
+        assert choice.message.content == f"{TEXT}\n{other}"
+        assert calls_of(choice) == [("now", "{}")]
+    names = [call.function.name for delta in deltas for call in delta.tool_calls or ()]
+    assert "reboot" not in names
+    items, _, _ = await items_of(client)
+    assert [item.type for item in items] == ["message", "function_call"]

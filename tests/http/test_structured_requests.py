@@ -325,3 +325,55 @@ async def test_responses_have_the_calls_that_are_required(client):
     for call in calls:
         assert call.name in ("get_weather", "stop_all")
         json.loads(call.arguments)
+
+
+STRICT = {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}}
+STRICT["function"]["strict"] = True
+
+
+@pytest.mark.parametrize("max_tokens", [2, 5, 9])
+async def test_enforced_call_that_is_cut_leaks_no_markup(http, max_tokens):
+    body = {"messages": USER, "tools": TOOLS[:1], "tool_choice": "required", **NO_THINKING}
+    answer = await http.post("/v1/chat/completions", json=body | {"max_tokens": max_tokens})
+    (choice,) = answer.json()["choices"]
+    assert choice["finish_reason"] == "length"
+    assert not choice["message"]["content"]
+    flat = [{"type": "function", "name": "get_weather", "parameters": WEATHER}]
+    body = {"input": "hi", "tools": flat, "tool_choice": "required", **NO_THINKING}
+    answer = await http.post("/v1/responses", json=body | {"max_output_tokens": max_tokens})
+    assert answer.json()["status"] == "incomplete"
+    assert answer.json()["output"] == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_strict_tool_keeps_its_schema_under_auto(http, seed):
+    body = {"messages": USER, "tools": [STRICT], "seed": seed, "max_tokens": 200, **NO_THINKING}
+    # The bias makes the model open a call at once; its arguments are then the grammar's.
+    (call_open,) = Tokenizer.from_directory(resolve_model("demo")).encode("<tool_call>")
+    body |= {"logit_bias": {str(call_open): 100}, "parallel_tool_calls": False}
+    answer = await http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    (choice,) = answer.json()["choices"]
+    (call,) = choice["message"]["tool_calls"]
+    jsonschema.validate(json.loads(call["function"]["arguments"]), WEATHER)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": r"^(?!a)\w+$"},
+        {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1},
+        {"$ref": "https://example.com/schema.json"},
+    ],
+)
+async def test_tool_schema_that_can_not_be_compiled_does_not_sink_the_request(http, schema):
+    parameters = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    function = {"name": "f", "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    body = {"messages": USER, "tools": tools, "tool_choice": "required", "max_tokens": 60}
+    answer = await http.post("/v1/chat/completions", json=body | NO_THINKING)
+    assert answer.status_code == 200, answer.text
+    function["strict"] = True
+    answer = await http.post("/v1/chat/completions", json=body | NO_THINKING)
+    assert answer.status_code == 400
+    assert "the tool 'f', properties.x." in answer.json()["error"]["message"]

@@ -84,7 +84,7 @@ def test_message_is_named_with_its_index_and_field(message, problem):
         ({"top_logprobs": 21}, "top_logprobs is 21; expected <= 20"),
         ({"stream": 1}, "stream is 1; expected true or false"),
         ({"tools": [5]}, "tools[0] is 5; expected an object"),
-        ({"tools": [{"type": "web"}]}, 'tools[0].type is "web"; expected "function"'),
+        ({"tools": [{"type": 5}]}, "tools[0].type is 5; expected a string"),
         ({"tool_choice": "x"}, f'tool_choice is "x"; {CHOICES}'),
         ({"tool_choice": {"type": "x"}}, f'tool_choice.type is "x"; {CHOICES}'),
         ({"tool_choice": {"type": "function"}}, f"tool_choice.function is missing; {CHOICES}"),
@@ -126,7 +126,7 @@ def test_field_of_a_response_request_has_the_name_that_the_client_knows():
 
     assert of(tools=[{"type": "function"}]) == "tools[0].name is missing; it is required"
     assert of(tool_choice={"type": "x"}) == (
-        'tool_choice is an object; expected "none", "auto", "required" or '
+        'tool_choice.type is "x"; expected "none", "auto", "required" or '
         '{"type": "function", "name": "..."}'
     )
     assert of(reasoning={"effort": "huge"}).startswith('reasoning.effort is "huge"; expected')

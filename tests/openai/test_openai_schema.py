@@ -230,7 +230,7 @@ def test_chat_tool_choice_none_hides_the_tools():
 @pytest.mark.parametrize(
     ("tool", "param"),
     [
-        ({"type": "retrieval"}, "tools[0].type"),
+        ({"type": 5}, "tools[0].type"),
         ({"type": "function"}, "tools[0].function"),
         ({"type": "function", "function": {"name": ""}}, "tools[0].function.name"),
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from deployments.engine.batch_router import BatchRouter
 from deployments.ingress.generation import split_request
+from deployments.replicas.admission import Admission
 from deployments.replicas.failover import resumed_stream
 from deployments.replicas.report import ReplicaReport
 from deployments.settings import FailoverSettings
@@ -75,6 +76,10 @@ class FakeEngine:
         self.runner = FakeRunner(capabilities)
         self.core = EngineCore(capabilities, config or EngineConfig())
         self.router: BatchRouter | None = None
+        self.admission = Admission(self._rooms)
+
+    async def _rooms(self):
+        return [self.core.room()]
 
     def _send(self, plan) -> None:
         """The answer comes once everything that can run has run."""
@@ -102,15 +107,18 @@ class FakeEngine:
         finally:
             router.abort(stream)
 
-    async def stream(self, request: EngineRequest):
+    async def stream(self, request: EngineRequest, places=None):
         settings = FailoverSettings(max_resumes=0, timeout_s=120)
-        async with aclosing(resumed_stream(self._open, request, settings)) as events:
-            async for event in events:
-                yield event
+        with self.admission.counted(1, places) as accepted:
+            async with aclosing(resumed_stream(self._open, request, settings)) as events:
+                async for event in events:
+                    accepted()
+                    yield event
 
-    async def generate_batch(self, requests):
-        streams = self._running().submit_batch(requests)
-        return [await stream.whole() for stream in streams]
+    async def generate_batch(self, requests, places=None):
+        with self.admission.counted(len(requests), places):
+            streams = self._running().submit_batch(requests)
+            return [await stream.whole() for stream in streams]
 
     async def capabilities(self) -> RunnerCapabilities:
         return self.core.capabilities

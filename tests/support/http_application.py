@@ -7,6 +7,7 @@ import httpx
 from deployments.http.api import build_api
 from deployments.http.security import add_security
 from deployments.ingress.service import ModelService
+from deployments.metrics.http_metrics import HttpMetrics
 from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.config import EngineConfig
 from tests.support.fake_deployment import FakeEngine, text_capabilities
@@ -22,6 +23,7 @@ def build_application(directory, engine, security=None, http=None):
         service, max_body_bytes=http.max_body_bytes, max_stored_responses=http.max_stored_responses
     )
     add_security(app, security or SecuritySettings(), http)
+    app.add_middleware(HttpMetrics, stats=service.http_stats)
     return app
 
 

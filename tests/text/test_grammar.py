@@ -14,7 +14,7 @@ from tests.support.grammars import EOS, follow, ids_of, random_answer
     ("fields", "texts"),
     [
         ({"json": {"type": "integer"}}, ["0", "-12", "365"]),
-        ({"json_object": True}, ["{}", '{"a": [1, {"b": null}]}', '{\n  "a": "é\\n🙂"\n}']),
+        ({"json_object": True}, ["{}", '{"a": [1, {"b": null}]}', '{ "a" : "é\\n🙂" }']),
         ({"regex": "[a-c]+(x|yz)?"}, ["a", "abcx", "ccyz"]),
         ({"choice": ["yes", "no", "yes please", '"\n\\']}, ["yes", "yes please", '"\n\\']),
         ({"choice": ["x\x7fy", "z"]}, ["x\x7fy"]),
@@ -61,11 +61,11 @@ def test_special_and_unknown_ids_are_never_allowed_in_an_answer(grammar_compiler
     assert len(allowed) > 2000
 
 
-def test_white_space_in_json_ends(grammar_compiler, demo_tokenizer):
+def test_json_has_at_most_one_space_between_tokens(grammar_compiler, demo_tokenizer):
     state = grammar_compiler.start(StructuredOutput(json_object=True))
     follow(state, demo_tokenizer.encode("{"))
     (space,) = demo_tokenizer.encode(" ")
-    follow(state, [space] * 64)
+    follow(state, [space])
     assert space not in ids_of(state.allowed())
 
 

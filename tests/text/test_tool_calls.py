@@ -252,3 +252,22 @@ def test_ids_have_openais_format():
     first, second = parser.feed(CALL + CALL)
     assert first.call_id.startswith("call_")
     assert first.call_id != second.call_id
+
+
+@pytest.mark.parametrize("length", range(1, len('<tool_call>\n{"name": "now", "arguments": ')))
+def test_required_call_that_is_cut_before_its_arguments_leaves_no_markup(length):
+    parser = ToolCallParser(is_required=True)
+    assert [*parser.feed(EMPTY[:length]), *parser.finish(is_cut=True)] == []
+    parser = ToolCallParser(is_required=True)
+    parts = [*parser.feed(f"{CALL}\n{EMPTY[:length]}"), *parser.finish(is_cut=True)]
+    assert content_of(parts) == ""
+    assert [call.name for call in calls_of(parts)] == ["get_weather"]
+
+
+def test_call_of_a_tool_that_was_not_offered_is_text():
+    parser = ToolCallParser(names={"now"})
+    turned = '<tool_call>\n{"arguments": {"a": 1}, "name": "then"}\n</tool_call>'
+    parts = [*parser.feed(f"{CALL}\n{EMPTY}\n{turned}"), *parser.finish(is_cut=False)]
+    assert content_of(parts) == f"{CALL}\n{turned}".replace(f"\n{turned}", turned)
+    assert [call.name for call in calls_of(parts)] == ["now"]
+    assert parser.num_calls == 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -16,6 +17,21 @@ from qwen3_a8w8.engine.sequence import Sequence
 from qwen3_a8w8.errors import CapacityError
 
 _WINDOW = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What an engine could take in at one moment.
+
+    Attributes:
+        limit: most sequences that it has at a time, running and waiting.
+        free: sequences that it would take in now; 0 as well where too many tokens wait.
+        retry_after_s: seconds until one more than that should fit, at the measured rate.
+    """
+
+    limit: int
+    free: int
+    retry_after_s: float
 
 
 class RateMeter:
@@ -63,10 +79,21 @@ class QueueLimit:
         self._started_tokens = RateMeter()
 
     @property
+    def limit(self) -> int:
+        """Most sequences, running and waiting."""
+        return self._config.max_running_requests + self._config.max_queued_requests
+
+    @property
     def room(self) -> int:
         """Sequences that fit, as far as their number goes."""
-        limit = self._config.max_running_requests + self._config.max_queued_requests
-        return limit - self._num_active
+        return self.limit - self._num_active
+
+    def state(self) -> Room:
+        """What would fit now."""
+        if self._num_excess_tokens(1) > 0:
+            return Room(self.limit, 0, self._retry_after_s(self._started_tokens, 1))
+        free = max(0, self.room)
+        return Room(self.limit, free, self._retry_after_s(self._ends, 1))
 
     def has_room(self, num_sequences: int, num_tokens: int) -> bool:
         """Whether so many sequences with so many tokens in all would be admitted now."""

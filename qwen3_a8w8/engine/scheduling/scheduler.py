@@ -112,6 +112,12 @@ class Scheduler:
         self.prefill.budget.observe(
             num_prefill_tokens, step.prefill_layer_share, result.prefill_time_s
         )
+        layers = step.plan.prefill_layers
+        if layers is not None and layers[1] < self._capabilities.num_layers:
+            num_prefill_tokens = 0  # they count with their last layers
+        num_tokens = num_prefill_tokens + sum(num_sampled.values())
+        if num_tokens:
+            self.counters.step_tokens.observe(num_tokens)
         for work in step.work:
             seq = work.seq
             seq.num_in_flight -= work.is_sampled
@@ -119,7 +125,7 @@ class Scheduler:
             if work.num_draft_tokens:
                 num_accepted = num_sampled[seq.seq_id] - 1
                 self._drafting = None
-            self.counters.num_accepted_draft_tokens += num_accepted
+                self.counters.count_draft(num_accepted)
             is_own = seq.num_preemptions == work.num_preemptions
             if seq.state is SequenceState.FINISHED or not is_own:
                 continue

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from qwen3_a8w8.engine.stats.request_stats import Histogram, RequestStats, queue_time_histogram
+from qwen3_a8w8.engine.stats.request_stats import (
+    Histogram,
+    RequestStats,
+    queue_time_histogram,
+    step_token_histogram,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +60,11 @@ class StepCounters:
         num_failed_steps: steps that the runner couldn't carry out.
         num_decode_rows: live rows over all decode dispatches.
         decode_batches: decode dispatches by batch size.
+        step_tokens: tokens of each step: prompt positions computed and tokens generated.
+        num_drafts: times that a sequence had draft tokens checked.
         num_draft_tokens: draft tokens that were checked.
         num_accepted_draft_tokens: those of them that were accepted, each without a step of its own.
+        num_accepted_by_position: the same by their place in the draft, as far as any was accepted.
         num_following_steps: steps done that came right after another, with work in between.
         following_device_time_s: seconds that the device computed in them.
         host_gap_s: seconds that the device waited for them.
@@ -71,8 +79,11 @@ class StepCounters:
     num_failed_steps: int = 0
     num_decode_rows: int = 0
     decode_batches: dict[int, int] = field(default_factory=dict)
+    step_tokens: Histogram = field(default_factory=step_token_histogram)
+    num_drafts: int = 0
     num_draft_tokens: int = 0
     num_accepted_draft_tokens: int = 0
+    num_accepted_by_position: list[int] = field(default_factory=list)
     num_following_steps: int = 0
     following_device_time_s: float = 0.0
     host_gap_s: float = 0.0
@@ -85,8 +96,13 @@ class StepCounters:
 
     def copy(self) -> StepCounters:
         """A snapshot."""
-        batches, times = dict(self.decode_batches), self.queue_times.copy()
-        return replace(self, decode_batches=batches, queue_times=times)
+        return replace(
+            self,
+            decode_batches=dict(self.decode_batches),
+            queue_times=self.queue_times.copy(),
+            step_tokens=self.step_tokens.copy(),
+            num_accepted_by_position=list(self.num_accepted_by_position),
+        )
 
     def count(self, decision: Decision) -> None:
         """Adds a step."""
@@ -110,6 +126,15 @@ class StepCounters:
         self.num_prefix_query_tokens += num_tokens
         self.num_prefix_hit_tokens += num_cached_tokens
 
+    def count_draft(self, num_accepted: int) -> None:
+        """Adds a sequence's draft tokens that a step has checked: the first ones were accepted."""
+        self.num_drafts += 1
+        self.num_accepted_draft_tokens += num_accepted
+        by_position = self.num_accepted_by_position
+        by_position += [0] * (num_accepted - len(by_position))
+        for position in range(num_accepted):
+            by_position[position] += 1
+
     def count_gap(self, device_time_s: float, idle_s: float) -> None:
         """Adds a step that followed another one without a pause in the work."""
         self.num_following_steps += 1
@@ -127,6 +152,7 @@ class EngineStats:
         num_running: sequences with blocks.
         num_blocks_in_use: KV blocks held by sequences; 0 when idle.
         num_blocks_free: KV blocks that can be had, cached ones included.
+        block_size: tokens per KV block.
         num_active_rows: live rows of the last decode dispatch.
         num_finished: sequences ended so far, by finish reason.
         decode_fill_ratio: live rows / rows over all decode dispatches, 0.0 before the first.
@@ -142,6 +168,7 @@ class EngineStats:
     num_running: int
     num_blocks_in_use: int
     num_blocks_free: int
+    block_size: int
     num_active_rows: int
     num_finished: dict[str, int]
     decode_fill_ratio: float
@@ -155,6 +182,11 @@ class EngineStats:
     def last_batch_size(self) -> int:
         """Rows that the last step's decode dispatch was compiled for; 0 without one."""
         return 0 if self.last_decision is None else self.last_decision.decode_batch_size
+
+    @property
+    def num_blocks(self) -> int:
+        """KV blocks, the scratch block left out."""
+        return self.num_blocks_in_use + self.num_blocks_free
 
     @property
     def prefix_hit_rate(self) -> float:

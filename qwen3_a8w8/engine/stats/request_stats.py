@@ -77,16 +77,20 @@ class RequestStats:
     """Histograms since the engine was made.
 
     A sequence that continues what another engine has generated started there: it isn't counted in
-    `ttft_s` and `e2e_s`. One that ended by an error counts in none of those that are observed at
-    the end.
+    `ttft_s`, `e2e_s`, `prefill_s`, `decode_s` and `inference_s`. One that ended by an error counts
+    in none of those that are observed at the end.
 
     Attributes:
         ttft_s: seconds from arrival to the first token.
         itl_s: seconds between tokens; the tokens of one step share its time evenly.
         tpot_s: mean of the same over a sequence that had two tokens at least.
         e2e_s: seconds from arrival to the end.
+        prefill_s: seconds from the first blocks to the first token.
+        decode_s: seconds from the first token to the last.
+        inference_s: both together.
         prompt_tokens: of a sequence that has ended.
         generation_tokens: likewise, resumed ones included.
+        max_tokens: that a request asked for; not of those that named none.
         num_generated_tokens: tokens given out.
     """
 
@@ -94,8 +98,12 @@ class RequestStats:
     itl_s: Histogram = field(default_factory=_histogram(_TOKEN_LATENCIES_S))
     tpot_s: Histogram = field(default_factory=_histogram(_TOKEN_LATENCIES_S))
     e2e_s: Histogram = field(default_factory=_histogram(_LATENCIES_S))
+    prefill_s: Histogram = field(default_factory=_histogram(_LATENCIES_S))
+    decode_s: Histogram = field(default_factory=_histogram(_LATENCIES_S))
+    inference_s: Histogram = field(default_factory=_histogram(_LATENCIES_S))
     prompt_tokens: Histogram = field(default_factory=_histogram(_LENGTHS))
     generation_tokens: Histogram = field(default_factory=_histogram(_LENGTHS))
+    max_tokens: Histogram = field(default_factory=_histogram(_LENGTHS))
     num_generated_tokens: int = 0
 
     def count_tokens(self, seq: Sequence, num_tokens: int, now_s: float) -> None:
@@ -117,8 +125,16 @@ class RequestStats:
             self.e2e_s.observe(now_s - seq.arrived_s)
         self.prompt_tokens.observe(seq.num_prompt_tokens)
         self.generation_tokens.observe(seq.num_output_tokens)
+        if seq.sampling.max_tokens is not None:
+            self.max_tokens.observe(seq.sampling.max_tokens)
+        if seq.first_token_s is None or seq.last_token_s is None:
+            return
+        if seq.started_s is not None and not seq.num_resumed_tokens:
+            self.prefill_s.observe(seq.first_token_s - seq.started_s)
+            self.decode_s.observe(seq.last_token_s - seq.first_token_s)
+            self.inference_s.observe(seq.last_token_s - seq.started_s)
         num_later = seq.num_output_tokens - seq.num_resumed_tokens - 1
-        if num_later > 0 and seq.first_token_s is not None and seq.last_token_s is not None:
+        if num_later > 0:
             self.tpot_s.observe((seq.last_token_s - seq.first_token_s) / num_later)
 
     def copy(self) -> RequestStats:
@@ -134,3 +150,8 @@ class RequestStats:
 def queue_time_histogram() -> Histogram:
     """For seconds from arrival to the first blocks."""
     return Histogram(_LATENCIES_S)
+
+
+def step_token_histogram() -> Histogram:
+    """For tokens per step."""
+    return Histogram(tuple(float(1 << power) for power in range(15)))

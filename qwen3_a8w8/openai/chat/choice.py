@@ -26,6 +26,9 @@ class ChatParsing:
             None to leave think blocks in the content.
         has_reasoning: show the think block; otherwise it is left out of the answer.
         has_tools: look for tool calls.
+        tool_names: tools that were offered; a call of another one is text. None: any.
+        is_call_required: the output has to be a call; what is cut before one can be read is left
+            out, since none of it is text.
         is_call_named: the request named the function to call; the answer then ends with "stop",
             as OpenAI's do.
         make_call_id: gives a call its id.
@@ -35,6 +38,8 @@ class ChatParsing:
     reasoning: ReasoningState | None = ReasoningState.UNDECIDED
     has_reasoning: bool = True
     has_tools: bool = False
+    tool_names: frozenset[str] | None = None
+    is_call_required: bool = False
     is_call_named: bool = False
     make_call_id: Callable[[], str] = new_call_id
     think_ids: tuple[int, int] | None = None
@@ -79,7 +84,13 @@ class ChatChoice:
         state = parsing.reasoning
         self._reasoning = None if state is None else ReasoningParser(state)
         self._has_reasoning = parsing.has_reasoning
-        self._tools = ToolCallParser(parsing.make_call_id) if parsing.has_tools else None
+        self._tools: ToolCallParser | None = None
+        if parsing.has_tools:
+            self._tools = ToolCallParser(
+                parsing.make_call_id,
+                names=parsing.tool_names,
+                is_required=parsing.is_call_required,
+            )
         self._whole_calls = None if is_streamed else WholeCalls()
         self._think_ids = parsing.think_ids
         self._is_thinking = state is ReasoningState.REASONING

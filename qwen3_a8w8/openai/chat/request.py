@@ -173,12 +173,12 @@ class FunctionDefinition(BaseModel):
 
 
 class Tool(BaseModel):
-    """A tool definition; functions are the only kind."""
+    """A tool definition. Functions can be called; tools of another type are left out."""
 
     model_config = ConfigDict(strict=True, extra="allow")
 
-    type: Literal["function"]
-    function: FunctionDefinition
+    type: str = Field(min_length=1)
+    function: FunctionDefinition | None = None
     _raw: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     @model_validator(mode="wrap")
@@ -187,6 +187,12 @@ class Tool(BaseModel):
         tool = validate(value)
         tool._raw = dict(value) if isinstance(value, dict) else tool.model_dump(exclude_unset=True)
         return tool
+
+    @model_validator(mode="after")
+    def _check_function(self) -> Tool:
+        if self.type == "function" and self.function is None:
+            raise PlaceError(".function", "is missing; it is required")
+        return self
 
     def for_template(self) -> dict[str, Any]:
         """The definition as sent, in the client's order of keys."""
@@ -234,15 +240,31 @@ class ChatRequest(SamplingFields):
     @model_validator(mode="after")
     def _check_tools(self) -> ChatRequest:
         if self.tools or self.tool_choice:
-            names = [tool.function.name for tool in self.tools or ()]
-            check_names(names)
-            check_chosen(self.tool_choice, names)
+            places = {
+                place: tool.function.name
+                for place, tool in enumerate(self.tools or ())
+                if tool.type == "function" and tool.function is not None
+            }
+            check_names(places)
+            check_chosen(self.tool_choice, list(places.values()), self.skipped_tools)
         return self
+
+    @property
+    def functions(self) -> list[FunctionDefinition]:
+        """The tools that can be called."""
+        tools = [tool for tool in self.tools or () if tool.type == "function"]
+        return [tool.function for tool in tools if tool.function is not None]
+
+    @property
+    def skipped_tools(self) -> tuple[str, ...]:
+        """Types of the tools that this server doesn't run and leaves out, each once."""
+        types = (tool.type for tool in self.tools or () if tool.type != "function")
+        return tuple(dict.fromkeys(types))
 
     @property
     def has_tools(self) -> bool:
         """Whether the prompt contains tools that the model may call."""
-        return bool(self.tools) and self.tool_choice != "none"
+        return bool(self.functions) and self.tool_choice != "none"
 
     @property
     def has_reasoning(self) -> bool:
@@ -263,6 +285,11 @@ class ChatRequest(SamplingFields):
         """Whether the request names the one function to call."""
         return isinstance(self.tool_choice, NamedToolChoice)
 
+    @property
+    def is_call_required(self) -> bool:
+        """Whether the output has to be a call."""
+        return self.is_call_named or self.tool_choice == "required"
+
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages in the format of a chat template."""
         return [message.for_template() for message in self.messages]
@@ -271,7 +298,7 @@ class ChatRequest(SamplingFields):
         """The tool definitions as sent, or None."""
         if not self.has_tools or self.tools is None:
             return None
-        return [tool.for_template() for tool in self.tools]
+        return [tool.for_template() for tool in self.tools if tool.type == "function"]
 
     def sampling_params(self, defaults: GenerationDefaults) -> SamplingParams:
         """Sampling parameters; a field of the request overrides the checkpoint's default.
@@ -291,8 +318,8 @@ class ChatRequest(SamplingFields):
         if not self.has_tools:
             return self.structured_output()
         tools = [
-            CallableTool(tool.function.name, tool.function.parameters, bool(tool.function.strict))
-            for tool in self.tools or ()
+            CallableTool(function.name, function.parameters, bool(function.strict))
+            for function in self.functions
         ]
         return structured_by_tools(
             self.tool_choice,

@@ -1,13 +1,14 @@
 """Which tools an output may or must call, and the grammar for it.
 
-A grammar enforces `required` and a named function. With `auto` the output is unconstrained, unless
-JSON is requested: then it is either that JSON or calls.
+A grammar enforces `required` and a named function. With `auto` the output is unconstrained but for
+two cases: if JSON is requested, it is either that JSON or calls; if a tool is strict, what follows
+a call's opening tag is a call that matches its schema.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.request import FieldError, PlaceError, given, shown
 from qwen3_a8w8.text.structured import StructuredOutput
-from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar
+from qwen3_a8w8.text.tool_grammar import MAX_CALLS, CallableTool, call_grammar, strict_call_grammar
 
 
 class ChosenFunction(BaseModel):
@@ -62,14 +63,17 @@ def check_tool_choice(value: object) -> object:
     return value
 
 
-def check_names(names: Sequence[str]) -> None:
+def check_names(names: Mapping[int, str]) -> None:
     """Checks that the tools of the request have distinct names.
+
+    Args:
+        names: of the functions, by their position among the tools.
 
     Raises:
         FieldError: two tools have the same name.
     """
     places: dict[str, int] = {}
-    for place, name in enumerate(names):
+    for place, name in names.items():
         first = places.setdefault(name, place)
         if first != place:
             param = f"tools[{place}].function.name"
@@ -80,14 +84,27 @@ def check_names(names: Sequence[str]) -> None:
             )
 
 
-def check_chosen(choice: ToolChoice | None, names: Sequence[str]) -> None:
+def check_chosen(
+    choice: ToolChoice | None, names: Sequence[str], skipped: Sequence[str] = ()
+) -> None:
     """Checks a choice against the tools of the request.
+
+    Args:
+        choice: the validated choice.
+        names: of the functions.
+        skipped: types of the tools that are left out.
 
     Raises:
         FieldError: there are no tools, or none with the chosen name.
     """
     if choice in (None, "none", "auto"):
         return
+    if not names and skipped:
+        raise FieldError(
+            "tool_choice requires a call, but the tools are of types that this server doesn't run "
+            f"({', '.join(skipped)[:200]}); add functions or remove tool_choice",
+            "tool_choice",
+        )
     if not names:
         raise FieldError(
             "tool_choice requires a call, but there are no tools; add tools or remove tool_choice",
@@ -125,6 +142,8 @@ def structured_by_tools(
         return _calls(chosen[:1], max_calls=1)
     if choice == "required":
         return _calls(tools, max_calls=max_calls)
+    if answer is None and any(tool.is_strict for tool in tools):
+        return _structured(tools, strict_call_grammar(tools, max_calls=max_calls))
     if not tools or answer is None:
         return answer
     schema = _answer_schema(answer)
@@ -139,6 +158,10 @@ def _calls(
     max_calls: int,
     answer: tuple[dict[str, Any], bool] | None = None,
 ) -> StructuredOutput:
+    return _structured(tools, call_grammar(tools, max_calls=max_calls, answer=answer))
+
+
+def _structured(tools: Sequence[CallableTool], grammar: str) -> StructuredOutput:
     for tool in tools:
         kind = (tool.parameters or {}).get("type", "object")
         if kind != "object":
@@ -147,8 +170,8 @@ def _calls(
                 "'object'",
                 param="tools",
             )
-    grammar = call_grammar(tools, max_calls=max_calls, answer=answer)
-    return StructuredOutput(grammar=grammar, param="tools")
+    names = tuple(tool.name for tool in tools)
+    return StructuredOutput(grammar=grammar, tools=names, param="tools")
 
 
 def _answer_schema(answer: StructuredOutput) -> dict[str, Any] | None:

@@ -11,10 +11,17 @@ from typing import Any
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.request import given, shown
+from qwen3_a8w8.openai.responses.tools import call_arguments
 
 Item = dict[str, Any]
 
 _ROLES = ("system", "developer", "user")
+
+_OF_HOSTED_TOOLS = (
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+    *("mcp_list_tools", "mcp_call", "mcp_approval_request", "mcp_approval_response"),
+)
+"""Traces of tools that another server ran; the model can't be shown them, and they are left out."""
 
 _TEXT_PARTS = ("input_text", "output_text", "text", "reasoning_text", "summary_text")
 
@@ -58,17 +65,20 @@ def _add(messages: list[dict[str, Any]], item: Item, path: str) -> None:
     elif kind == "reasoning":
         parts = item.get("content") or item.get("summary") or []
         _assistant_turn(messages)["reasoning_content"] = _text(parts, f"{path}.content")
-    elif kind == "function_call":
+    elif kind in ("function_call", "custom_tool_call"):
+        is_custom = kind == "custom_tool_call"
+        call_id, name = _string(item, "call_id", path), _string(item, "name", path)
+        arguments = _string(item, "input" if is_custom else "arguments", path)
         call = {
-            "id": _string(item, "call_id", path),
+            "id": call_id,
             "type": "function",
             "function": {
-                "name": _string(item, "name", path),
-                "arguments": _string(item, "arguments", path),
+                "name": name,
+                "arguments": call_arguments(arguments) if is_custom else arguments,
             },
         }
         _assistant_turn(messages).setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         messages.append(
             {
                 "role": "tool",
@@ -76,10 +86,10 @@ def _add(messages: list[dict[str, Any]], item: Item, path: str) -> None:
                 "content": _text(item.get("output"), f"{path}.output"),
             }
         )
-    else:
+    elif kind not in _OF_HOSTED_TOOLS:
         raise InvalidRequestError(
-            f"{path}.type is {shown(kind)}; expected message, reasoning, function_call or "
-            "function_call_output",
+            f"{path}.type is {shown(kind)}; expected message, reasoning, function_call, "
+            "function_call_output, custom_tool_call or custom_tool_call_output",
             param=f"{path}.type",
         )
 

@@ -7,12 +7,13 @@ wrote them; one item is open at a time.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 from qwen3_a8w8.openai.chat.choice import ChatPiece
 from qwen3_a8w8.openai.responses.shapes import (
     CallItem,
+    CustomCallItem,
     ItemStatus,
     MessageItem,
     OutputItem,
@@ -21,6 +22,7 @@ from qwen3_a8w8.openai.responses.shapes import (
     ReasoningText,
     ResponseEvent,
 )
+from qwen3_a8w8.openai.responses.tools import input_so_far, whole_input
 from qwen3_a8w8.text.tool_calls import CallEnd, CallPart
 
 
@@ -31,10 +33,16 @@ class ResponsesOutput:
         items: what there is so far; the last one may still grow.
     """
 
-    def __init__(self) -> None:
-        """Starts an empty answer."""
+    def __init__(self, custom_tools: Container[str] = ()) -> None:
+        """Starts an empty answer.
+
+        Args:
+            custom_tools: names of the tools whose input is free text.
+        """
+        self._custom_tools = custom_tools
         self.items: list[OutputItem] = []
-        self._call_item: CallItem | None = None
+        self._call_item: CallItem | CustomCallItem | None = None
+        self._arguments = ""
         self._open: MessageItem | ReasoningItem | None = None
         self._num_events = 0
 
@@ -103,29 +111,43 @@ class ResponsesOutput:
         item = self._call_item
         assert item is not None
         place = {"item_id": item.id, "output_index": len(self.items) - 1}
-        if part.arguments:
-            item.arguments += part.arguments
-            delta = part.arguments
-            yield self.event("response.function_call_arguments.delta", delta=delta, **place)
-        if part.end is CallEnd.WHOLE:
-            done = {"arguments": item.arguments, "name": item.name}
-            yield self.event("response.function_call_arguments.done", **done, **place)
+        self._arguments += part.arguments
+        if isinstance(item, CustomCallItem):
+            yield from self._custom_call(item, part, place)
+        else:
+            item.arguments = self._arguments
+            if delta := part.arguments:
+                yield self.event("response.function_call_arguments.delta", delta=delta, **place)
+            if part.end is not None:
+                done = {"arguments": item.arguments, "name": item.name}
+                yield self.event("response.function_call_arguments.done", **done, **place)
         if part.end is not None:
             # A call that is malformed stays, incomplete: clients have seen it. Its text follows.
             item.status = "completed" if part.end is CallEnd.WHOLE else "incomplete"
             yield self._item_event("response.output_item.done", item)
             self._call_item = None
 
+    def _custom_call(
+        self, item: CustomCallItem, part: CallPart, place: dict[str, Any]
+    ) -> Iterator[ResponseEvent]:
+        is_whole = part.end is CallEnd.WHOLE
+        text = (whole_input if is_whole else input_so_far)(self._arguments)
+        if delta := text[len(item.input) :]:
+            yield self.event("response.custom_tool_call_input.delta", delta=delta, **place)
+        item.input = text
+        if part.end is not None:
+            yield self.event("response.custom_tool_call_input.done", input=text, **place)
+
     def _begin_call(self, part: CallPart) -> Iterator[ResponseEvent]:
         yield from self._close("completed")
-        item = self._call_item = CallItem(
-            id=_new_id("fc"),
-            type="function_call",
-            status="in_progress",
-            call_id=part.call_id,
-            name=part.name,
-            arguments="",
-        )
+        self._arguments = ""
+        item: CallItem | CustomCallItem
+        common: Any = {"status": "in_progress", "call_id": part.call_id, "name": part.name}
+        if part.name in self._custom_tools:
+            item = CustomCallItem(id=_new_id("ctc"), type="custom_tool_call", input="", **common)
+        else:
+            item = CallItem(id=_new_id("fc"), type="function_call", arguments="", **common)
+        self._call_item = item
         self.items.append(item)
         yield self._item_event("response.output_item.added", item)
 

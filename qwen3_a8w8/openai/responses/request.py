@@ -14,8 +14,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
-from qwen3_a8w8.openai.request import FieldError, RequestModel, given, shown, validate_request
+from qwen3_a8w8.openai.request import FieldError, RequestModel, shown, validate_request
 from qwen3_a8w8.openai.responses.items import Item, messages_of
+from qwen3_a8w8.openai.responses.tools import chat_tool, custom_names
 
 _SAME_IN_CHAT = (
     "model",
@@ -36,7 +37,6 @@ _OWN_NAMES = (
 """Path prefixes in a chat request, and their names in this API."""
 
 _REFUSED = {
-    "background": "a response is only returned to its own request",
     "conversation": "send the conversation in input, or previous_response_id",
     "prompt": "templates aren't stored here; send the text in input",
 }
@@ -119,6 +119,13 @@ class ResponsesRequest(RequestModel):
             value = (self.model_extra or {}).get(name)
             if value is not None and not (name == "n" and value == 1):
                 raise FieldError(f"{name} is set, but not supported; {remedy}", name)
+        if self.background and (self.stream or self.store is False):
+            other = "stream" if self.stream else "store"
+            raise FieldError(
+                f"background is true and {other} is {shown(getattr(self, other))}; a background "
+                "response is stored and polled, leave them out",
+                other,
+            )
         if self.truncation not in (None, "disabled"):
             raise FieldError(
                 f"truncation is {self.truncation!r}, only 'disabled' is supported; shorten the "
@@ -141,6 +148,17 @@ class ResponsesRequest(RequestModel):
     def is_stored(self) -> bool:
         """Whether the response may be stored for a later `previous_response_id`."""
         return self.store is not False
+
+    @property
+    def skipped_tools(self) -> tuple[str, ...]:
+        """Types of the tools that this server doesn't run and leaves out, each once."""
+        types = (str(tool.get("type")) for tool in self.tools or ())
+        return tuple(dict.fromkeys(kind for kind in types if kind not in ("function", "custom")))
+
+    @property
+    def custom_tools(self) -> frozenset[str]:
+        """Names of the tools whose input is free text."""
+        return custom_names(self.tools or ())
 
     def unknown_fields(self) -> tuple[str, ...]:
         """Fields that neither responses nor chat completions support."""
@@ -166,7 +184,7 @@ class ResponsesRequest(RequestModel):
         if self.reasoning is not None and self.reasoning.effort is not None:
             raw["reasoning_effort"] = self.reasoning.effort
         if self.tools:
-            raw["tools"] = [_chat_tool(tool, place) for place, tool in enumerate(self.tools)]
+            raw["tools"] = [chat_tool(tool, place) for place, tool in enumerate(self.tools)]
         if self.tool_choice is not None:
             raw["tool_choice"] = _chat_tool_choice(self.tool_choice)
         if self.text is not None and self.text.format is not None:
@@ -182,25 +200,23 @@ class ResponsesRequest(RequestModel):
             raise _with_own_names(error, sent=chat_fields) from None
 
 
-def _chat_tool(tool: dict[str, Any], place: int) -> dict[str, Any]:
-    if tool.get("type") != "function":
-        raise InvalidRequestError(
-            f'tools[{place}].type {given(tool, "type")}; expected "function"',
-            param=f"tools[{place}].type",
-        )
-    return {"type": "function", "function": {k: v for k, v in tool.items() if k != "type"}}
-
-
 def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
     if isinstance(choice, str) and choice in ("none", "auto", "required"):
         return choice
     name = choice.get("name") if isinstance(choice, dict) else None
-    if isinstance(choice, dict) and choice.get("type") == "function" and isinstance(name, str):
+    kind = choice.get("type") if isinstance(choice, dict) else None
+    if kind in ("function", "custom") and isinstance(name, str):
         return {"type": "function", "function": {"name": name}}
+    path: str = "tool_choice"
+    value: object = choice
+    if kind in ("function", "custom"):
+        path, value = "tool_choice.name", name
+    elif kind is not None:
+        path, value = "tool_choice.type", kind
     raise InvalidRequestError(
-        f'tool_choice is {shown(choice)}; expected "none", "auto", "required" or '
+        f'{path} is {shown(value)}; expected "none", "auto", "required" or '
         '{"type": "function", "name": "..."}',
-        param="tool_choice",
+        param=path,
     )
 
 

@@ -1,4 +1,4 @@
-"""YaRN as a checkpoint asks for it: parsed, refused, and the table itself."""
+"""Rotary parameters as checkpoints state them: read, refused, and the table with YaRN."""
 
 import pytest
 import torch
@@ -82,3 +82,56 @@ def test_rope_table_with_yarn_equals_that_of_transformers(extra, head_dim):
 def test_rope_scaling_that_cannot_be_used_is_refused(rope, message):
     with pytest.raises(CheckpointError, match=message):
         ModelConfig.from_hf(make_raw(**rope))
+
+
+FLAT = {key: value for key, value in make_raw().items() if not key.startswith("rope")}
+
+
+@pytest.mark.parametrize(
+    ("fields", "theta"),
+    [
+        ({"rope_theta": 5e5}, 5e5),
+        ({"rope_theta": 5e5, "rope_scaling": None}, 5e5),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 10000}}, 1e4),
+        ({"rope_theta": 10000.0, "rope_parameters": {"rope_theta": 10000}}, 1e4),
+        ({"rope_parameters": {"rope_theta": 7e4, "partial_rotary_factor": 1.0}}, 7e4),
+        ({"rope_scaling": {**DOCUMENTED, "rope_theta": 3e6}}, 3e6),
+        (
+            {
+                "layer_types": ["full_attention", "full_attention"],
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "default", "rope_theta": 10000},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 5e5},
+                },
+            },
+            1e4,
+        ),
+    ],
+)
+def test_rotary_base_is_read_from_every_shape_of_config(fields, theta):
+    assert ModelConfig.from_hf(FLAT | fields).rope_theta == theta
+
+
+def test_yarn_is_read_from_parameters_by_layer_type():
+    nested = {"full_attention": {**DOCUMENTED, "rope_theta": 1e6}}
+    assert ModelConfig.from_hf(FLAT | {"rope_parameters": nested}).yarn.factor == 4.0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({}, "rope_theta is missing"),
+        ({"rope_parameters": {"rope_type": "default"}}, "rope_theta is missing"),
+        ({"rope_theta": 1e6, "rope_parameters": {"rope_theta": 1e4}}, "expected one base"),
+        ({"rope_parameters": {"sliding_attention": {"rope_theta": 1e4}}}, "full_attention is None"),
+        ({"rope_theta": 1e6, "rope_parameters": [1]}, r"rope_parameters is \[1\]"),
+        ({"rope_theta": 1e6, "partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5}}, "is 0.5"),
+        ({"rope_parameters": {"rope_theta": 1e6, "mrope_section": [1]}}, "mrope_section"),
+        ({"rope_theta": 1e6, "layer_types": ["sliding_attention"]}, "layer_types has"),
+        ({"rope_theta": 0}, "'rope_theta' is 0"),
+    ],
+)
+def test_rotary_parameters_that_cannot_be_read_for_certain_are_refused(fields, message):
+    with pytest.raises(CheckpointError, match=message):
+        ModelConfig.from_hf(FLAT | fields)
