@@ -197,7 +197,7 @@ def model_parts(
     model: str, checkpoint: str, work: Path, is_quick: bool, limit_s: float
 ) -> list[Part]:
     """check and benchmarks of one model."""
-    tokens = ["--tokens", "8"] if is_quick else []
+    tokens = ["--tokens", "2"] if is_quick else []
     parts = [
         Part(f"check, {model}", [*CLI, "check", checkpoint, "--device", "npu", *tokens], limit_s)
     ]

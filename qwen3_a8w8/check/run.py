@@ -35,7 +35,7 @@ from qwen3_a8w8.errors import CheckpointError, ConfigError, EngineDeadError
 from qwen3_a8w8.llm import LLM, GenerationOutput
 from qwen3_a8w8.runner.model_runner import ModelRunner
 
-BLOCK_SIZE = 16
+BLOCK_SIZE = 32
 """Small, so that even short prompts have a block for the prefix cache."""
 
 SMALL_CHUNK = 16

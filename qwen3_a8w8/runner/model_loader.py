@@ -6,6 +6,7 @@ Doesn't know about the KV cache's size or about sequences.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,8 +14,10 @@ from numpy.typing import NDArray
 
 from qwen3_a8w8.checkpoint.checkpoint import Checkpoint
 from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.errors import ConfigError
 from qwen3_a8w8.experimental import FLAGS
-from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler
+from qwen3_a8w8.kernels.backend import CompiledCallable, Compiler, DeviceBackend
+from qwen3_a8w8.kernels.program import Ref
 from qwen3_a8w8.model import qwen3
 from qwen3_a8w8.model.linears import float_options
 from qwen3_a8w8.model.weights import TABLE_NAMES, make_tables
@@ -64,7 +67,7 @@ def load_model(
 
     Raises:
         CheckpointError: a tensor can't be read.
-        ConfigError: the packed cache can't be used.
+        ConfigError: the packed cache can't be used, or the device's memory is too small.
     """
     model = checkpoint.config
     dims = {
@@ -89,6 +92,8 @@ def load_model(
         compiled += layered.callables
     refs = {name: ref for fn in compiled for name, ref in fn.constants.items()}
     weight_refs = {name: ref for name, ref in refs.items() if name not in TABLE_NAMES}
+    if isinstance(compiler.backend, DeviceBackend):
+        _check_fits(weight_refs.values(), compiler.backend.free_memory_bytes())
     weights = load_packed(checkpoint, weight_refs, compiler.backend, packed_cache)
     constants = weights.constants | make_tables(model, refs, compiler.backend.pack)
     for fn in compiled:
@@ -99,3 +104,13 @@ def load_model(
     return LoadedModel(
         prefill_id, decode_id, sample_id, layered, weights.memory, weights.mapped_bytes
     )
+
+
+def _check_fits(refs: Iterable[Ref], free_bytes: int) -> None:
+    """Refuses a model before its weights fill the device."""
+    needed = sum(ref.num_elements({}) * ref.dtype.itemsize for ref in refs)
+    if needed > free_bytes:
+        raise ConfigError(
+            f"the model has {needed} bytes of weights, but the device has {free_bytes} free; use a "
+            "smaller model or a larger device, or end what else runs on it"
+        )

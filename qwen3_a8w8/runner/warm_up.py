@@ -6,8 +6,9 @@ sized. A large model takes seconds for a full prefill chunk, which would delay t
 start: a small one is used then, and the remaining growth of the arenas is reported, so
 that sizing leaves that memory free.
 
-All tokens are equal and at position 0, so tokens that share a slot of the scratch
-block write the same bytes.
+All tokens are equal and at position 0, so tokens that share a slot of the scratch block write the
+same bytes. A backend with memory of its own gets a cache for a whole chunk and a prompt's positions
+instead, and one decode at a long context: its ops allocate workspaces by what they are given.
 """
 
 from __future__ import annotations
@@ -85,9 +86,11 @@ def warm_up_blocks(config: EngineConfig) -> int:
     return -(-config.prefill_chunk_tokens // config.block_size)
 
 
-def _scratch_slots(device: DeviceModel, count: int) -> np.ndarray:
-    slots = device.cache["k_cache"].shape[1] * device.config.block_size
-    return (SCRATCH_BLOCK * device.config.block_size + np.arange(count) % slots).astype(np.int32)
+def _slots(device: DeviceModel, count: int) -> np.ndarray:
+    """Slots of tokens: distinct ones for a device, which has a cache for that; else scratch slots."""
+    block_size = device.config.block_size
+    blocks = device.cache["k_cache"].shape[1] if device.workspace_tokens else 1
+    return (SCRATCH_BLOCK * block_size + np.arange(count) % (blocks * block_size)).astype(np.int32)
 
 
 def _decode_at_length(device: DeviceModel) -> None:
@@ -100,13 +103,21 @@ def _decode_at_length(device: DeviceModel) -> None:
 
 
 def _prefill(device: DeviceModel, num_tokens: int) -> None:
+    block_size = device.config.block_size
+    blocks: tuple[int, ...] = (SCRATCH_BLOCK,)
+    positions = np.zeros(num_tokens, np.int32)
+    if device.workspace_tokens and num_tokens <= (device.max_blocks_per_seq - 1) * block_size:
+        blocks = tuple(range(-(-num_tokens // block_size)))
+        positions = np.arange(num_tokens, dtype=np.int32)
+    table = np.full((1, device.max_blocks_per_seq), SCRATCH_BLOCK, np.int32)
+    table[0, : len(blocks)] = blocks
     arrays: Arrays = {
         "token_ids": np.zeros(num_tokens, np.int32),
-        "positions": np.zeros(num_tokens, np.int32),
-        "context_lens": np.ones(num_tokens, np.int32),
+        "positions": positions,
+        "context_lens": positions + 1,
         "seq_index": np.zeros(num_tokens, np.int32),
-        "slot_mapping": _scratch_slots(device, num_tokens),
-        "block_tables": np.full((1, device.max_blocks_per_seq), SCRATCH_BLOCK, np.int32),
+        "slot_mapping": _slots(device, num_tokens),
+        "block_tables": table,
         "logits_indices": np.asarray([num_tokens - 1], np.int32),
     }
     logits = device.logits_rows(1)
@@ -114,7 +125,7 @@ def _prefill(device: DeviceModel, num_tokens: int) -> None:
         device.prefill(arrays, logits)
         return
     # A chunk without a sequence: the block table above is its own.
-    chunk = PrefillChunk(-1, 0, num_tokens, (SCRATCH_BLOCK,), is_sampled=True)
+    chunk = PrefillChunk(-1, 0, num_tokens, blocks, is_sampled=True)
     for group in device.layered.groups:
         device.prefill_layers((chunk,), group, arrays, logits)
 

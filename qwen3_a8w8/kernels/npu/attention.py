@@ -7,6 +7,7 @@ blocks are gathered and dequantised first.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,6 +64,17 @@ class Queries:
     tables: Tensor
     rows: Sequence[int] | None
     lengths: list[int]
+
+    @property
+    def are_chunks(self) -> bool:
+        """Whether the tokens of each sequence follow each other, as a causal mask assumes."""
+        if self.rows is None:
+            return False
+        pairs = list(zip(self.rows, self.lengths, strict=True))
+        return all(
+            row != before or length == length_before + 1
+            for (before, length_before), (row, length) in itertools.pairwise(pairs)
+        )
 
 
 class AttentionKernels:
@@ -151,7 +163,7 @@ class AttentionKernels:
             [T, heads, D] bfloat16.
         """
         takes_tnd = self._forms["prefill_attention"] == "tnd" and q.shape[-1] == TND_HEAD_DIM
-        if queries.rows is not None and takes_tnd:
+        if takes_tnd and queries.are_chunks:
             return self._by_sequence(q, cache, queries)
         tables = queries.tables
         if queries.rows is not None:

@@ -18,7 +18,7 @@ from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.npu import limits
 from qwen3_a8w8.kernels.npu.attention import AttentionKernels
 from qwen3_a8w8.kernels.npu.capabilities import probe
-from qwen3_a8w8.kernels.npu.device import NpuDevice
+from qwen3_a8w8.kernels.npu.device import NpuDevice, device_errors
 from qwen3_a8w8.kernels.npu.forms import Forms
 from qwen3_a8w8.kernels.npu.graphs import DecodeGraphs, Outputs
 from qwen3_a8w8.kernels.npu.invariance import settle
@@ -85,6 +85,10 @@ class NpuBackend:
 
     def pack(self, ref: Ref, tensor: Any) -> Any:
         """Moves a constant to the device, weights of int8 linears transposed in FRACTAL_NZ."""
+        with device_errors(f"taking {ref.name}"):
+            return self._pack(ref, tensor)
+
+    def _pack(self, ref: Ref, tensor: Tensor) -> Any:
         if ref.layout is ConstLayout.LINEAR_INT8:
             return self.kernels.pack_int8(tensor)
         if ref.dtype is FLOAT32 and len(ref.shape) == 1:
@@ -98,7 +102,8 @@ class NpuBackend:
         """Chooses the kernels' forms for a program whose weights are on the device."""
         self._last_packed = None
         before = self.forms.describe()
-        settle(program, constants, self.kernels, self.device)
+        with device_errors("its kernels were probed"):
+            settle(program, constants, self.kernels, self.device)
         if self.forms.describe() != before:
             logger.warning(
                 "NPU kernels that don't run in their fastest form: %s", self.forms.describe()
@@ -106,9 +111,10 @@ class NpuBackend:
 
     def free_memory_bytes(self) -> int:
         """Bytes of device memory that can be allocated now."""
-        self.npu.synchronize()
-        self.npu.empty_cache()
-        return self.npu.memory_bytes()[0]
+        with device_errors("its free memory was asked for"):
+            self.npu.synchronize()
+            self.npu.empty_cache()
+            return self.npu.memory_bytes()[0]
 
     def describe(self) -> dict[str, str | int | float]:
         """Device, versions, forms of kernels, and what they promise."""
@@ -173,6 +179,10 @@ class NpuExecutable:
         Raises:
             SignatureError: a length, a slot or a block that the ops wouldn't check is out of range.
         """
+        with device_errors(f"running {self._program.signature.name}"):
+            self._run(args, dims)
+
+    def _run(self, args: Mapping[str, Any], dims: Mapping[str, int]) -> None:
         num_live = None
         if self._program.active_count is not None:
             num_live = int(args[self._program.active_count[0]].item())

@@ -159,6 +159,8 @@ def _why_no_int8_cache(device: NpuDevice, head_dim: int = 128) -> str:
         )[0]
         device.synchronize()
         answer = out.float().cpu()
+    except torch.OutOfMemoryError as error:
+        raise _refusal(" ".join(str(error).split()), "end what else runs on it") from error
     except RuntimeError as error:
         return f"attention refuses antiquant mode 5 ({' '.join(str(error).split())})"
     worst = float((answer - 1).abs().max())

@@ -7,10 +7,11 @@ named `torch_npu` on the path, such as the emulation of `tools/`, is all that a 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -39,6 +40,25 @@ def _import_torch_npu() -> ModuleType:
 
 def _first_line(error: Exception) -> str:
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@contextlib.contextmanager
+def device_errors(doing: str) -> Iterator[None]:
+    """Turns torch_npu's errors, of a lost device or of memory that is full, into one of ours.
+
+    Args:
+        doing: what fails, for the message.
+
+    Raises:
+        KernelUnavailableError: with the device's words.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        raise KernelUnavailableError(
+            f"device 'npu' failed while {doing}: {' '.join(str(error).split())}; look into the "
+            "device's log, and start the engine again"
+        ) from error
 
 
 class NpuDevice:

@@ -27,6 +27,8 @@ _WATCHED = (0, 1, 15, 63)
 """Rows that also run alone."""
 _LENGTHS = (1, 2, 31, 32, 33, 100, 127, 128, 129, 255, 256, 257, 300, 511, 512, 513)
 
+_REASONS = {"prefill_attention": "gives other bits than decode"}
+
 Case = tuple[str, Callable[[], bool]]
 
 
@@ -41,7 +43,8 @@ def settle(program: Program, constants: Mapping[str, Any], kernels: NpuKernels, 
     """
     for kernel, holds in _cases(program, constants, kernels, where):
         while not holds():
-            if not kernels.forms.take_next(kernel, "depends on the batch"):
+            reason = _REASONS.get(kernel, "depends on the batch")
+            if not kernels.forms.take_next(kernel, reason):
                 kernels.forms.varying.add(kernel)
                 break
 

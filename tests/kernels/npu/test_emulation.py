@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.npu_emulation import VERSIONS, run_tests
+from tests.support.npu_emulation import NEWEST, VERSIONS, run_tests
 
 pytestmark = pytest.mark.npu_contract
 
@@ -25,7 +25,9 @@ def test_emulated_graphs_and_devices_behave_as_documented():
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_backend_computes_as_the_reference_and_the_same_in_any_batch(version):
-    assert run_tests("tests/kernels/npu/on_device", version=version) > 15
+    # The newest version's schemas see everything; the oldest ones', each call.
+    some = "" if version == NEWEST else "reference or sample"
+    assert run_tests("tests/kernels/npu/on_device", version=version, expression=some) > 30
 
 
 def test_backend_finds_what_a_machine_lacks_and_takes_the_next_form():

@@ -50,7 +50,8 @@ def test_first_day_runs_every_part_and_names_the_ops_that_fail(first_day):
         "bench engine, demo, B1 at 16",
         "bench engine, demo, B16 at 16",
     ]
-    assert all(part["status"] != "not run" for part in found["parts"])
+    # The product works around what fails alone.
+    assert [part["name"] for part in found["parts"] if part["status"] != "ok"] == []
     assert "pypto-serving" in report
     assert report.index("## What failed") < report.index("## Machine")
 

@@ -2,9 +2,13 @@
 
 import pytest
 import torch
+import torch_npu
 from torch_npu.npu import graphs as emulated_graphs
 
+from qwen3_a8w8.config import EngineConfig
+from qwen3_a8w8.errors import ConfigError, KernelUnavailableError
 from qwen3_a8w8.kernels.npu.backend import NpuBackend
+from qwen3_a8w8.runner.model_runner import ModelRunner
 from tests.kernels.npu.on_device.models import (
     LENGTHS,
     MODEL_TOLERANCE,
@@ -90,3 +94,19 @@ def test_antiquant_mode_that_is_missing_is_replaced_by_gathering(emulated):
     assert torch.equal(first, second)
     assert "gathered" in backend.describe()["graphs"]
     backend.close()
+
+
+def test_a_model_larger_than_the_device_is_refused_before_it_is_loaded(monkeypatch):
+    monkeypatch.setattr(NpuBackend, "free_memory_bytes", lambda self: 1000)
+    config = EngineConfig(device="npu", max_model_len=128, num_kv_blocks=20)
+    with pytest.raises(ConfigError, match=r"bytes of weights, but the device has 1000 free"):
+        ModelRunner.load("demo", config)
+
+
+def test_memory_that_is_full_is_not_taken_for_a_missing_mode(monkeypatch):
+    def full(*args, **keywords):
+        raise torch.OutOfMemoryError("NPU out of memory")
+
+    monkeypatch.setattr(torch_npu, "npu_fused_infer_attention_score", full)
+    with pytest.raises(KernelUnavailableError, match="out of memory"):
+        NpuBackend(num_threads=1)
