@@ -19,6 +19,7 @@ def doctor() -> None:
 
     from qwen3_a8w8.kernels.cpu.backend import runnable_isas
     from qwen3_a8w8.kernels.select import select_backend
+    from qwen3_a8w8.runner.self_check import self_check
     from qwen3_a8w8.runner.sizing import free_host_memory_bytes
 
     table = Table("what", "found")
@@ -33,6 +34,7 @@ def doctor() -> None:
     for device in ("cpu", "npu", "cuda"):
         try:
             backend = select_backend(device, None)
+            self_check(backend)
         except Qwen3A8W8Error as error:
             table.add_row(device, str(error))
             is_healthy = is_healthy and device != "cpu"

@@ -87,7 +87,7 @@ def warm_up_blocks(config: EngineConfig) -> int:
 
 
 def _slots(device: DeviceModel, count: int) -> np.ndarray:
-    """Slots of tokens: distinct ones for a device, which has a cache for that; else scratch slots."""
+    """Slots of tokens: distinct ones in a device's cache for that; else scratch slots."""
     block_size = device.config.block_size
     blocks = device.cache["k_cache"].shape[1] if device.workspace_tokens else 1
     return (SCRATCH_BLOCK * block_size + np.arange(count) % (blocks * block_size)).astype(np.int32)

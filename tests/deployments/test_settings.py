@@ -139,7 +139,7 @@ def test_actor_that_reserves_nothing_is_refused():
         AppSettings.model_validate({"replicas": {"actor_num_cpus": 0}})
 
 
-@pytest.mark.parametrize("name", ["local", "ascend"])
+@pytest.mark.parametrize("name", ["local", "ascend_node", "ascend_cluster"])
 def test_shipped_cluster_configs_are_valid(name, request):
     path = request.config.rootpath / "cluster_configs" / f"{name}.yaml"
     (application,) = yaml.safe_load(path.read_text())["applications"]

@@ -65,6 +65,7 @@ class NpuBackend:
         self._cpu = CpuBackend(num_threads=num_threads)
         self._executables: list[NpuExecutable] = []
         self._last_packed: tuple[Tensor, Any] | None = None
+        self._is_probed = False
 
     @property
     def is_batch_invariant(self) -> bool:
@@ -101,6 +102,7 @@ class NpuBackend:
     def settle_forms(self, program: Program, constants: Mapping[str, Any]) -> None:
         """Chooses the kernels' forms for a program whose weights are on the device."""
         self._last_packed = None
+        self._is_probed = True
         before = self.forms.describe()
         with device_errors("its kernels were probed"):
             settle(program, constants, self.kernels, self.device)
@@ -120,11 +122,12 @@ class NpuBackend:
         """Device, versions, forms of kernels, and what they promise."""
         reasons = {each.graphs.no_graphs for each in self._executables if each.graphs.no_graphs}
         varying = ", ".join(sorted(self.forms.varying))
+        probed = "probed" if self._is_probed else "not probed yet"
         return {
             "device": "npu",
             **self.capabilities.describe(),
             "forms": self.forms.describe(),
-            "batch_invariance": f"not promised: {varying}" if varying else "probed",
+            "batch_invariance": f"not promised: {varying}" if varying else probed,
             "graphs": f"none: {min(reasons)}" if reasons else "decode",
         }
 
