@@ -50,7 +50,7 @@ class BackgroundResponses:
                 async for updates in generation:
                     for index, delta in updates:
                         writer.feed(index, delta)
-                writer.finish(generation.num_cached_tokens)
+                writer.finish()
             except Exception as error:
                 log_failure(error)
                 writer.keep_failed(error, status_and_code(error)[1])

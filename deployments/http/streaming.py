@@ -110,7 +110,7 @@ async def _frames(
             ]
             if frames:
                 yield "".join(frames)
-        for event in writer.finish(generation.num_cached_tokens):
+        for event in writer.finish():
             yield data_frame(event)
     except Exception as error:
         log_failure(error)
@@ -126,7 +126,7 @@ async def _whole(generation: Generation, writer: AnyWriter) -> ResponseModel:
         async for updates in generation:
             for index, delta in updates:
                 events += writer.feed(index, delta)
-    events += writer.finish(generation.num_cached_tokens)
+    events += writer.finish()
     whole: ResponseModel = writer.whole(events)
     return whole
 

@@ -34,7 +34,8 @@ def add_token_routes(app: FastAPI, service: ModelService) -> None:
                 limit,
                 tools=[tool.for_template() for tool in body.tools] if body.tools else None,
                 template_kwargs=body.chat_template_kwargs,
-                add_generation_prompt=body.add_generation_prompt,
+                add_generation_prompt=body.add_generation_prompt is not False,
+                continue_final_message=bool(body.continue_final_message),
             )
             ids = chat.token_ids
         else:
@@ -66,7 +67,11 @@ def add_token_routes(app: FastAPI, service: ModelService) -> None:
         prompt = await service.chat_prompt(chat)
         return json_response(
             RenderResponse(
-                prompt=prompt.text,
+                prompt=(
+                    prompt.text
+                    if chat.truncate_prompt_tokens is None
+                    else tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
+                ),
                 prompt_token_ids=list(prompt.token_ids),
                 count=len(prompt.token_ids),
                 max_model_len=(await service.engine.capabilities()).max_model_len,

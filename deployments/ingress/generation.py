@@ -188,7 +188,6 @@ class Generation:
         self._processors = [
             OutputProcessor(tokenizer, request.sampling) for request in self._requests
         ]
-        self._num_cached_tokens: dict[str | int, int] = {}  # by prompt
         self._num_accepted = 0
         self._num_open = len(self._requests)
         self._without_engine: set[int] = set()  # sequences that wait for another one
@@ -197,11 +196,6 @@ class Generation:
         self._error: Exception | None = None
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Prompt tokens from the prefix cache; a prompt of several sequences counts once."""
-        return sum(self._num_cached_tokens.values())
 
     @property
     def waits_for_engine(self) -> bool:
@@ -299,8 +293,5 @@ class Generation:
             self._num_accepted += 1
             return False
         delta = self._processors[index].feed(event)
-        if delta.num_cached_tokens:
-            prompt = self._requests[index].family or index
-            self._num_cached_tokens.setdefault(prompt, delta.num_cached_tokens)
         self._updates.append((index, delta))
         return delta.finish_reason is not None

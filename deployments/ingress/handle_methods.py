@@ -17,7 +17,7 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
-from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+from qwen3_a8w8.text.reasoning import thinking_after
 from qwen3_a8w8.text.structured import Thinking
 
 Prompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
@@ -90,15 +90,15 @@ class HandleMethods:
         chat_template_kwargs: Mapping[str, Any] | None,
         options: Mapping[str, Any] | None,
     ) -> EngineRequest:
-        params = _sampling_params(sampling, self._service.defaults)
         reader = self._service.prompts
+        params = _sampling_params(sampling, self._service.defaults).tokenized(reader.tokenizer)
         limit = await self._service.generator.max_prompt_tokens()
         given: Any = prompt
         if not isinstance(prompt, str) and prompt and isinstance(prompt[0], Mapping):
             chat = await reader.chat(given, limit, template_kwargs=chat_template_kwargs)
             ids = chat.token_ids
             if params.structured is not None and params.structured.thinking is Thinking.NONE:
-                params = params.with_thinking(thinking_after(initial_state(chat.text)))
+                params = params.with_thinking(thinking_after(chat.state))
         else:
             ids = await reader.encode(given, limit)
         return EngineRequest(ids, params.with_seed(seed_of(params)), **(options or {}))

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.text.chat_template import ChatTemplate
+from qwen3_a8w8.text.continued_message import continued_prompt
+from qwen3_a8w8.text.reasoning import ReasoningState, initial_state
 from qwen3_a8w8.text.tokenizer import Tokenizer
 
 INLINE_CHARS = 8192
@@ -30,10 +32,12 @@ class ChatPrompt:
     Attributes:
         text: the rendered prompt.
         token_ids: its token ids.
+        state: where in a message the answer begins.
     """
 
     text: str
     token_ids: tuple[int, ...]
+    state: ReasoningState
 
 
 class PromptReader:
@@ -86,6 +90,7 @@ class PromptReader:
         tools: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
     ) -> ChatPrompt:
         """Renders and encodes a conversation.
 
@@ -95,6 +100,7 @@ class PromptReader:
             tools: function definitions in OpenAI's format, or None.
             template_kwargs: further variables of the template.
             add_generation_prompt: end with the start of an assistant message.
+            continue_final_message: end within the last message, an assistant's.
 
         Raises:
             ContextLengthError: the prompt is far longer.
@@ -109,13 +115,19 @@ class PromptReader:
             )
 
         def encode() -> ChatPrompt:
-            text = template.render(
-                messages,
-                tools=tools,
-                template_kwargs=template_kwargs,
-                add_generation_prompt=add_generation_prompt,
-            )
-            return ChatPrompt(text, tuple(self.tokenizer.encode_prompt(text, max_tokens)))
+            if continue_final_message:
+                text, state = continued_prompt(
+                    template, messages, tools=tools, template_kwargs=template_kwargs
+                )
+            else:
+                text = template.render(
+                    messages,
+                    tools=tools,
+                    template_kwargs=template_kwargs,
+                    add_generation_prompt=add_generation_prompt,
+                )
+                state = initial_state(text)
+            return ChatPrompt(text, tuple(self.tokenizer.encode_prompt(text, max_tokens)), state)
 
         return await self._run(_num_chars(messages) + _num_chars(tools), encode)
 

@@ -26,7 +26,7 @@ from qwen3_a8w8.openai.completions.shapes import CompletionResponse
 from qwen3_a8w8.openai.completions.writer import CompletionWriter
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
-from qwen3_a8w8.text.reasoning import initial_state, thinking_after
+from qwen3_a8w8.text.reasoning import thinking_after
 
 logger = logging.getLogger("ray.serve")
 
@@ -121,7 +121,8 @@ class ModelService:
                 "a request has tools of types that aren't run here; they are left out: %s",
                 ", ".join(request.skipped_tools)[:500],
             )
-        sampling = request.sampling_params(self.defaults)
+        identity = await self._fingerprinted(identity)
+        sampling = request.sampling_params(self.defaults).tokenized(self.prompts.tokenizer)
         # Before the prompt is rendered: a refusal is to cost less than an answer.
         async with self.engine.admission.places(sampling.n) as places:
             return await self._start_chat(request, sampling, identity, make_writer, places)
@@ -137,10 +138,12 @@ class ModelService:
         prompt = await self.chat_prompt(request)
         if request.strict_max_tokens:
             await self.generator.check_room((prompt.token_ids,), sampling.max_tokens)
-        state = initial_state(prompt.text)
+        state = prompt.state
         sampling = sampling.with_thinking(thinking_after(state))
-        if request.thinking_budget is not None:
-            limit = thinking_limit(self.prompts.tokenizer, request.thinking_budget, state)
+        if not request.stop_in_reasoning:
+            sampling = replace(sampling, stop_from=thinking_after(state))
+        if request.max_thinking_tokens is not None:
+            limit = thinking_limit(self.prompts.tokenizer, request.max_thinking_tokens, state)
             sampling = replace(sampling, thinking_limit=limit)
         context = ResponseContext(
             identity,
@@ -150,7 +153,7 @@ class ModelService:
             **request.context_options(),
         )
         parsing = ChatParsing(
-            reasoning=state,
+            reasoning=None if request.separate_reasoning is False else state,
             has_reasoning=request.has_reasoning,
             has_tools=request.has_tools,
             tool_names=frozenset(function.name for function in request.functions),
@@ -165,6 +168,11 @@ class ModelService:
         self.num_choices.observe(sampling.n)
         return generation, make_writer(context, parsing)
 
+    async def _fingerprinted(self, identity: ResponseIdentity) -> ResponseIdentity:
+        """The identity, with the name of the weights and numerics that answer."""
+        fingerprint = (await self.engine.capabilities()).description.get("fingerprint")
+        return replace(identity, system_fingerprint=str(fingerprint) if fingerprint else None)
+
     async def chat_prompt(self, request: ChatRequest) -> ChatPrompt:
         """The prompt that a chat request gives.
 
@@ -172,12 +180,16 @@ class ModelService:
             InvalidRequestError: the template refuses the messages.
             ContextLengthError: it is far too long.
         """
-        return await self.prompts.chat(
+        limit = await self.generator.max_prompt_tokens()
+        prompt = await self.prompts.chat(
             request.template_messages(),
-            await self.generator.max_prompt_tokens(),
+            request.encoding_limit(limit),
             tools=request.template_tools(),
             template_kwargs=request.template_kwargs(),
+            add_generation_prompt=request.has_generation_prompt,
+            continue_final_message=bool(request.continue_final_message),
         )
+        return replace(prompt, token_ids=request.truncated(prompt.token_ids, limit))
 
     async def start_completion(self, request: CompletionRequest) -> Started:
         """Sends a text completion request, with one or several independent prompts.
@@ -188,7 +200,7 @@ class ModelService:
             EngineDeadError: no engine takes it.
         """
         self.check_model(request.model)
-        sampling = request.sampling_params(self.defaults)
+        sampling = request.sampling_params(self.defaults).tokenized(self.prompts.tokenizer)
         count = len(request.prompt) * sampling.n
         async with self.engine.admission.places(count) as places:
             return await self._start_completion(request, sampling, places)
@@ -220,7 +232,7 @@ class ModelService:
                 param="stream" if request.is_stream else "n",
             )
         self.check_model(request.model)
-        sampling = request.sampling_params(self.defaults)
+        sampling = request.sampling_params(self.defaults).tokenized(self.prompts.tokenizer)
         async with self.engine.admission.places(len(request.prompt)) as places:
             prompts, writer = await self._completion(request, sampling)
             seed, options = seed_of(sampling), request.engine_options()
@@ -231,19 +243,37 @@ class ModelService:
         events = [event for i, delta in enumerate(deltas) for event in writer.feed(i, delta)]
         return writer.whole([*events, *writer.finish()])
 
+    async def completion_prompts(self, request: CompletionRequest) -> tuple[tuple[int, ...], ...]:
+        """Token ids of the prompts of a text completion request.
+
+        Raises:
+            InvalidRequestError: a text isn't valid Unicode.
+            ContextLengthError: one is far too long.
+        """
+        limit = await self.generator.max_prompt_tokens()
+        return tuple(
+            [
+                request.truncated(
+                    await self.prompts.encode(prompt, request.encoding_limit(limit)), limit
+                )
+                for prompt in request.prompt
+            ]
+        )
+
     async def _completion(
         self, request: CompletionRequest, sampling: SamplingParams
     ) -> tuple[tuple[tuple[int, ...], ...], CompletionWriter]:
         """Token ids of the prompts, and the writer of the response."""
-        limit = await self.generator.max_prompt_tokens()
-        prompts = tuple([await self.prompts.encode(prompt, limit) for prompt in request.prompt])
+        prompts = await self.completion_prompts(request)
         if request.strict_max_tokens:
             await self.generator.check_room(prompts, sampling.max_tokens)
         echo: tuple[str, ...] = ()
         if request.echo:
             texts = [
-                prompt if isinstance(prompt, str) else self.prompts.tokenizer.decode(prompt)
-                for prompt in request.prompt
+                prompt
+                if isinstance(prompt, str) and request.truncate_prompt_tokens is None
+                else self.prompts.tokenizer.decode(ids)
+                for prompt, ids in zip(request.prompt, prompts, strict=True)
             ]
             echo = tuple(text for text in texts for _ in range(sampling.n))
         echo_tokens: tuple[str, ...] = ()
@@ -251,9 +281,10 @@ class ModelService:
             first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
             echo_tokens = tuple(text for text in first for _ in range(sampling.n))
         context = ResponseContext(
-            ResponseIdentity.for_completion(self.name),
+            await self._fingerprinted(ResponseIdentity.for_completion(self.name)),
             prompts,
             sampling.n,
+            sampling=sampling,
             **request.context_options(),
         )
         return prompts, CompletionWriter(context, echo, echo_tokens)

@@ -13,12 +13,18 @@ from typing import Any
 
 from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.text.bad_words import bad_word_ids
 from qwen3_a8w8.text.structured import StructuredOutput, Thinking
+from qwen3_a8w8.text.tokenizer import Tokenizer
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1024
 """Longest stop string; its beginning is held back from the client, and it is searched for in
 every character."""
+
+MAX_BAD_WORDS = 1024
+MAX_BAD_WORD_IDS = 64
+"""Longest bad word in tokens: the end of the output is compared with each of them at each token."""
 
 MAX_THINKING_END = 32
 MAX_SEED = 2**63 - 1
@@ -86,23 +92,32 @@ class ThinkingLimit:
 class SamplingParams:
     """Decoding settings of one request; names and meanings are vLLM's.
 
-    The order of application is: logit_bias, min_tokens, structured, penalties, temperature,
-    min_p, top_k, top_p, then one draw keyed by (seed, position).
+    The order of application is: logit_bias, min_tokens and bad_words, allowed_token_ids or
+    structured, penalties, temperature, min_p, top_k, top_p, then one draw keyed by (seed,
+    position). Where `min_tokens` and `bad_words` would leave no allowed token, they bar none.
 
     Attributes:
         max_tokens: most tokens to generate (>= 1); None: as many as the context has room for.
         min_tokens: end-of-sequence and stop tokens are barred before that many tokens (>= 0).
         temperature: 0 is greedy; range [0, 100].
         top_k: keep the k most likely tokens; 0 or -1 keeps all.
-        top_p: keep the smallest set of tokens whose probability reaches this; (0, 1].
+        top_p: keep the smallest set of tokens whose probability reaches this; [0, 1], 0 keeps
+            the most likely token.
         min_p: drop tokens less likely than this share of the most likely one; [0, 1].
-        seed: 0 to 2**63 - 1; None: the engine draws one. A seed fixes the answer.
+        seed: -2**63 to 2**63 - 1; None or -1: the engine draws one. A seed fixes the answer; a
+            negative one becomes itself plus 2**63.
         presence_penalty: [-2, 2], subtracted once from the logit of each token generated so far.
         frequency_penalty: [-2, 2], subtracted once per occurrence in the output.
         repetition_penalty: [0.01, 10], divides positive and multiplies negative logits of tokens
             in prompt or output.
         logit_bias: token id -> value in [-100, 100], added to the logit.
+        allowed_token_ids: only these tokens are drawn; None: all.
+        bad_words: texts that the output never completes, or sequences of ids; `tokenized` turns
+            texts into ids, which the engine takes.
         stop: strings that end the generation; they are not part of the text.
+        stop_from: where stop strings count from: NONE from the first token, otherwise after the
+            think block.
+        include_stop_str_in_output: a stop string that ends the generation is part of the text.
         stop_token_ids: ids that end the generation, beside the model's own.
         ignore_eos: go on past the model's end-of-sequence tokens.
         logprobs: report the log-probability of each token and of this many alternatives
@@ -127,7 +142,11 @@ class SamplingParams:
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
+    allowed_token_ids: tuple[int, ...] | None = None
+    bad_words: tuple[str | tuple[int, ...], ...] = ()
     stop: tuple[str, ...] = ()
+    stop_from: Thinking = Thinking.NONE
+    include_stop_str_in_output: bool = False
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
@@ -153,9 +172,13 @@ class SamplingParams:
             )
         self._check_float("temperature", 0.0, 100.0)
         self._check_int("top_k", -1, MAX_TOP_K)
-        self._check_float("top_p", 0.0, 1.0, is_low_open=True)
+        self._check_float("top_p", 0.0, 1.0)
         self._check_float("min_p", 0.0, 1.0)
-        self._check_int("seed", 0, MAX_SEED, is_optional=True)
+        self._check_int("seed", -MAX_SEED - 1, MAX_SEED, is_optional=True)
+        if self.seed is not None and self.seed < 0:
+            # OpenAI's seeds may be negative; -1 is "random" in vLLM and llama.cpp.
+            seed = None if self.seed == -1 else self.seed + MAX_SEED + 1
+            object.__setattr__(self, "seed", seed)
         self._check_float("presence_penalty", -2.0, 2.0)
         self._check_float("frequency_penalty", -2.0, 2.0)
         self._check_float("repetition_penalty", MIN_REPETITION_PENALTY, 10.0)
@@ -198,7 +221,10 @@ class SamplingParams:
                     param="logit_bias",
                 )
         object.__setattr__(self, "logit_bias", bias)
+        object.__setattr__(self, "stop_from", Thinking(self.stop_from))
+        self._check_bad_words()
         self._check_structured()
+        self._check_allowed()
 
     def with_seed(self, seed: int) -> SamplingParams:
         """The same settings with `seed` in place of the present one."""
@@ -210,15 +236,37 @@ class SamplingParams:
             return self
         return replace(self, structured=replace(self.structured, thinking=thinking))
 
+    def tokenized(self, tokenizer: Tokenizer) -> SamplingParams:
+        """The same settings with texts among the bad words as ids.
+
+        Raises:
+            InvalidRequestError: a word can't be written as UTF-8.
+        """
+        if not any(isinstance(word, str) for word in self.bad_words):
+            return self
+        return replace(self, bad_words=bad_word_ids(tokenizer, self.bad_words))
+
+    @property
+    def barred_words(self) -> list[tuple[int, ...]]:
+        """`bad_words`, all of them as ids."""
+        return [word for word in self.bad_words if not isinstance(word, str)]
+
     def check_vocabulary(self, vocab_size: int) -> None:
         """Checks the token ids that only a model can judge.
 
         Raises:
-            InvalidRequestError: an id in `logit_bias`, `stop_token_ids` or `thinking_limit` is
-                no token.
+            InvalidRequestError: an id is no token, or a bad word is still a text.
         """
+        if texts := [word for word in self.bad_words if isinstance(word, str)]:
+            raise InvalidRequestError(
+                f"bad_words has the text {texts[0]!r:.60}, but this engine has no tokenizer; give "
+                "sequences of token ids",
+                param="bad_words",
+            )
         for param, ids in (
             ("logit_bias", self.logit_bias),
+            ("allowed_token_ids", self.allowed_token_ids or ()),
+            ("bad_words", [i for word in self.barred_words for i in word]),
             ("stop_token_ids", self.stop_token_ids),
             ("thinking_budget", self.thinking_limit.token_ids if self.thinking_limit else ()),
         ):
@@ -229,6 +277,49 @@ class SamplingParams:
                         f"{vocab_size - 1}",
                         param=param,
                     )
+
+    def _check_bad_words(self) -> None:
+        raw: Any = self.bad_words
+        words = (raw,) if isinstance(raw, str) else tuple(raw or ())
+        if len(words) > MAX_BAD_WORDS:
+            raise InvalidRequestError(
+                f"bad_words has {len(words)} entries, expected at most {MAX_BAD_WORDS}",
+                param="bad_words",
+            )
+        checked: list[str | tuple[int, ...]] = []
+        for word in words:
+            is_text = isinstance(word, str) and 1 <= len(word) <= MAX_STOP_CHARS
+            is_ids = (
+                isinstance(word, list | tuple)
+                and 1 <= len(word) <= MAX_BAD_WORD_IDS
+                and all(_is_int(i) and i >= 0 for i in word)
+            )
+            if not (is_text or is_ids):
+                raise InvalidRequestError(
+                    f"bad_words has the entry {word!r:.60}, expected a text of 1 to "
+                    f"{MAX_STOP_CHARS} characters, or 1 to {MAX_BAD_WORD_IDS} token ids",
+                    param="bad_words",
+                )
+            checked.append(word if isinstance(word, str) else tuple(word))
+        object.__setattr__(self, "bad_words", tuple(checked))
+
+    def _check_allowed(self) -> None:
+        if self.allowed_token_ids is None:
+            return
+        ids = tuple(self.allowed_token_ids)
+        if not ids or not all(_is_int(i) and i >= 0 for i in ids):
+            raise InvalidRequestError(
+                f"allowed_token_ids is {ids!r:.200}, expected at least one token id, each at "
+                "least 0",
+                param="allowed_token_ids",
+            )
+        if self.structured is not None:
+            raise InvalidRequestError(
+                "allowed_token_ids is set together with structured output, whose grammar decides "
+                "which tokens are allowed; remove one of them",
+                param="allowed_token_ids",
+            )
+        object.__setattr__(self, "allowed_token_ids", ids)
 
     def _check_structured(self) -> None:
         structured: Any = self.structured
@@ -261,16 +352,11 @@ class SamplingParams:
                 f"{name} is {value!r}, expected an integer of at least {low}{upper}", param=name
             )
 
-    def _check_float(
-        self, name: str, low: float, high: float, *, is_low_open: bool = False
-    ) -> None:
+    def _check_float(self, name: str, low: float, high: float) -> None:
         value: Any = getattr(self, name)
-        is_good = _is_number(value) and (low < value if is_low_open else low <= value)
-        if not is_good or value > high:
-            bracket = "(" if is_low_open else "["
+        if not (_is_number(value) and low <= value <= high):
             raise InvalidRequestError(
-                f"{name} is {value!r}, expected a number in {bracket}{low:g}, {high:g}]",
-                param=name,
+                f"{name} is {value!r}, expected a number in [{low:g}, {high:g}]", param=name
             )
 
 

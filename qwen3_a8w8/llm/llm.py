@@ -250,6 +250,11 @@ class LLM(SelfClosing):
             params: Sequence[SamplingParams] = [sampling_params] * len(many)
         else:
             params = sampling_params
+        tokenized = {
+            id(sampling): sampling.tokenized(self.tokenizer) if sampling.bad_words else sampling
+            for sampling in params
+        }
+        params = [tokenized[id(sampling)] for sampling in params]
         if len(params) != len(many):
             raise InvalidRequestError(
                 f"{len(params)} sampling params for {len(many)} prompts; give one, or one each",

@@ -23,13 +23,28 @@ class RequestModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     def unknown_fields(self) -> tuple[str, ...]:
-        """Names of top-level fields in the request that aren't supported, sorted."""
-        return tuple(sorted(self.model_extra or ()))
+        """Paths of fields in the request that aren't supported, sorted."""
+        return tuple(sorted(_unknown_in(self, "")))
 
     @property
     def skipped_tools(self) -> tuple[str, ...]:
         """Types of the tools in the request that this server doesn't run and leaves out."""
         return ()
+
+
+class NestedModel(BaseModel):
+    """Base of objects within request bodies whose unknown fields are reported."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+def _unknown_in(model: BaseModel, prefix: str) -> list[str]:
+    found = [prefix + name for name in model.model_extra or ()]
+    for name, field in type(model).model_fields.items():
+        value = getattr(model, name)
+        if isinstance(value, NestedModel):
+            found += _unknown_in(value, f"{prefix}{field.alias or name}.")
+    return found
 
 
 _Model = TypeVar("_Model", bound=BaseModel)

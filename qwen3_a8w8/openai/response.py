@@ -1,4 +1,4 @@
-"""What all responses share: identity, usage, how they become JSON, and who writes them."""
+"""What all responses share: identity, how they become JSON, and who writes them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -75,47 +75,6 @@ class ResponseIdentity:
         return cls(f"cmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
 
 
-class PromptTokensDetails(ResponseModel):
-    """Tokens of the prompt that came from the prefix cache."""
-
-    cached_tokens: int
-
-
-class CompletionTokensDetails(ResponseModel):
-    """Tokens of the output that stand in think blocks."""
-
-    reasoning_tokens: int
-
-
-class Usage(ResponseModel):
-    """Token counts of one request, over all its prompts and choices."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokensDetails | None = None
-    completion_tokens_details: CompletionTokensDetails | None = None
-
-
-def make_usage(
-    prompt_tokens: int,
-    completion_tokens: int,
-    cached_tokens: int | None = None,
-    reasoning_tokens: int = 0,
-) -> Usage:
-    """Usage of a finished request; details that are None or 0 are left out."""
-    usage = Usage(
-        prompt_tokens=prompt_tokens,
-        completion_tokens=completion_tokens,
-        total_tokens=prompt_tokens + completion_tokens,
-    )
-    if cached_tokens is not None:
-        usage.prompt_tokens_details = PromptTokensDetails(cached_tokens=cached_tokens)
-    if reasoning_tokens:
-        usage.completion_tokens_details = CompletionTokensDetails(reasoning_tokens=reasoning_tokens)
-    return usage
-
-
 class ModelCard(ResponseModel):
     """One served model in `GET /v1/models`."""
 
@@ -163,6 +122,10 @@ class ResponseContext:
         has_token_ids: the response carries the ids of prompt and output.
         sampling: effective sampling parameters, where the response repeats them.
         has_prompt_logprobs: a whole response carries the log-probabilities of its prompt.
+        has_output: False: the request asked for no output (`max_tokens` 0). The engine generates a
+            token all the same, which the response leaves out.
+        has_timings: every event carries llama.cpp's `timings`.
+        started_s: when the request came, by `time.perf_counter`.
     """
 
     identity: ResponseIdentity
@@ -173,7 +136,10 @@ class ResponseContext:
     has_continuous_usage: bool = False
     has_token_ids: bool = False
     has_prompt_logprobs: bool = False
+    has_output: bool = True
+    has_timings: bool = False
     sampling: SamplingParams | None = None
+    started_s: float = field(default_factory=time.perf_counter)
 
     @property
     def num_choices(self) -> int:
@@ -184,14 +150,18 @@ class ResponseContext:
         """Prompt that choice `index` answers."""
         return list(self.prompts[index // self.num_per_prompt])
 
-    def usage_field(self, num_output_tokens: int) -> dict[str, Usage | None]:
-        """The field `usage` of a chunk with choices, or nothing where there is to be none.
+    def stop_reason_field(
+        self, finish_reason: str | None, stop_reason: str | int | None
+    ) -> dict[str, str | int]:
+        """The field `stop_reason` of a choice that has ended: vLLM's, left out where that is null.
 
-        With `include_usage` such chunks say `usage: null`.
+        It is the stop string, or the id among the request's `stop_token_ids`, that ended the text.
         """
-        if self.has_continuous_usage:
-            return {"usage": make_usage(self.num_prompt_tokens, num_output_tokens)}
-        return {"usage": None} if self.has_usage else {}
+        ids = self.sampling.stop_token_ids if self.sampling else ()
+        is_shown = isinstance(stop_reason, str) or stop_reason in ids
+        if finish_reason is None or stop_reason is None or not is_shown:
+            return {}
+        return {"stop_reason": stop_reason}
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -219,11 +189,8 @@ class ResponseWriter(ABC, Generic[Event, Whole]):
         """Events for new output of choice `index`; none while its text is held back."""
 
     @abstractmethod
-    def finish(self, cached_tokens: int | None = None) -> Sequence[Event]:
+    def finish(self) -> Sequence[Event]:
         """The events after the last output.
-
-        Args:
-            cached_tokens: prompt tokens that came from the prefix cache; None: not reported.
 
         Raises:
             EngineDeadError: a choice has no finish reason yet; the output ended too early.

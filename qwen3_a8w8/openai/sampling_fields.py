@@ -1,132 +1,20 @@
 """Request fields common to chat and text completions, and their conversion to `SamplingParams`.
 
 Every field may be null or missing; the default then comes from the checkpoint's
-generation_config.json if that has one. `SamplingParams` validates ranges. Structured output is
-requested with OpenAI's `response_format`, vLLM's `structured_outputs` or its older `guided_*`
-fields; a request may use one of them.
+generation_config.json if that has one. `SamplingParams` validates ranges.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from qwen3_a8w8.engine.sampling_params import SamplingParams
-from qwen3_a8w8.openai.request import FieldError, PlaceError, RequestModel, shown
+from qwen3_a8w8.openai.request import FieldError, NestedModel, PlaceError, shown
+from qwen3_a8w8.openai.structured_fields import StructuredFields
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.structured import StructuredOutput
-
-_GUIDED = {
-    "guided_json": "json",
-    "guided_regex": "regex",
-    "guided_choice": "choice",
-    "guided_grammar": "grammar",
-}
-
-
-class JsonSchemaFormat(BaseModel):
-    """A named JSON schema."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    name: str | None = None
-    schema_: dict[str, Any] | bool = Field(alias="schema")
-    strict: bool | None = None
-
-
-class ResponseFormat(BaseModel):
-    """Structured output in OpenAI's format."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: JsonSchemaFormat | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> ResponseFormat:
-        if self.type == "json_schema" and self.json_schema is None:
-            raise FieldError(
-                "response_format has type 'json_schema' but no json_schema; add one",
-                "response_format.json_schema",
-            )
-        return self
-
-
-class StructuredOutputsField(BaseModel):
-    """Structured output in vLLM's format."""
-
-    model_config = ConfigDict(strict=True, extra="allow")
-
-    json_: dict[str, Any] | bool | str | None = Field(default=None, alias="json")
-    json_object: bool | None = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
-    structural_tag: Any = None
-
-
-class StructuredFields(RequestModel):
-    """Fields of which at most one may be set."""
-
-    response_format: ResponseFormat | None = None
-    structured_outputs: StructuredOutputsField | None = None
-    guided_json: dict[str, Any] | bool | str | None = None
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
-
-    @model_validator(mode="after")
-    def _check_structured(self) -> StructuredFields:
-        names = ("response_format", "structured_outputs", *_GUIDED)
-        given = [name for name in names if getattr(self, name) is not None]
-        if given[:1] == ["response_format"] and self.response_format_type == "text":
-            del given[0]
-        if len(given) > 1:
-            raise FieldError(
-                f"{given[0]} and {given[1]} both request structured output; remove one of them",
-                given[1],
-            )
-        tag = self.structured_outputs
-        if tag is not None and tag.structural_tag is not None:
-            raise FieldError(
-                "structured_outputs has a structural_tag, which isn't supported; use json, "
-                "regex, choice or grammar, or tools with tool_choice 'required'",
-                "structured_outputs.structural_tag",
-            )
-        return self
-
-    @property
-    def response_format_type(self) -> str:
-        """Type of `response_format`; "text" without one."""
-        return "text" if self.response_format is None else self.response_format.type
-
-    def structured_output(self) -> StructuredOutput | None:
-        """The structured output that the fields request, or None.
-
-        Raises:
-            InvalidRequestError: it is malformed, too long or nested too deeply.
-        """
-        if self.response_format_type == "json_object":
-            return StructuredOutput(json_object=True, param="response_format")
-        if self.response_format is not None and self.response_format.json_schema is not None:
-            schema = self.response_format.json_schema
-            return StructuredOutput(
-                json=schema.schema_,
-                is_lenient=schema.strict is False,
-                param="response_format",
-            )
-        if self.structured_outputs is not None:
-            kinds = self.structured_outputs.model_dump(
-                by_alias=True, include={"json_", "json_object", "regex", "choice", "grammar"}
-            )
-            given = {name: value for name, value in kinds.items() if value is not None}
-            return StructuredOutput.from_fields(given, param="structured_outputs")
-        for name, kind in _GUIDED.items():
-            value = getattr(self, name)
-            if value is not None:
-                return StructuredOutput.from_fields({kind: value}, param=name)
-        return None
 
 
 def _as_list(value: object) -> object:
@@ -148,10 +36,8 @@ def _by_token_id(value: object) -> object:
     return biases
 
 
-class StreamOptions(BaseModel):
+class StreamOptions(NestedModel):
     """What a stream contains besides the text."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -172,8 +58,14 @@ class SamplingFields(StructuredFields):
     min_p: float | None = None
     n: int | None = None
     seed: int | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
     stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = None
     stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    no_stop_trim: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repetition_penalty: float | None = None
@@ -187,6 +79,7 @@ class SamplingFields(StructuredFields):
     metadata: dict[str, Any] | None = None
     return_token_ids: bool | None = None
     prompt_logprobs: int | None = None
+    timings_per_token: bool | None = None
 
     @model_validator(mode="after")
     def _check_common(self) -> SamplingFields:
@@ -195,6 +88,12 @@ class SamplingFields(StructuredFields):
                 "stream_options is set, but stream is not true; set stream or remove "
                 "stream_options",
                 "stream_options",
+            )
+        if self.truncate_prompt_tokens == 0:
+            raise FieldError(
+                "truncate_prompt_tokens is 0, which leaves nothing of the prompt; expected -1 "
+                "(what fits) or at least 1",
+                "truncate_prompt_tokens",
             )
         if self.prompt_logprobs is not None and self.stream:
             raise FieldError(
@@ -223,6 +122,7 @@ class SamplingFields(StructuredFields):
             "has_continuous_usage": bool(options.continuous_usage_stats),
             "has_token_ids": bool(self.return_token_ids),
             "has_prompt_logprobs": self.prompt_logprobs is not None,
+            "has_timings": bool(self.timings_per_token),
         }
 
     def engine_options(self) -> dict[str, Any]:
@@ -248,10 +148,37 @@ class SamplingFields(StructuredFields):
             value = getattr(self, name)
             if value is not None:
                 fields[name] = value
-        for name in ("stop", "stop_token_ids"):
+        for name in ("stop", "stop_token_ids", "bad_words"):
             fields[name] = tuple(getattr(self, name) or ())
+        if self.no_stop_trim:
+            fields["include_stop_str_in_output"] = True
         return SamplingParams(**fields)
 
+    @property
+    def max_output_tokens(self) -> int | None:
+        """Most output tokens that the request asks for."""
+        return self.max_tokens
+
+    def encoding_limit(self, limit: int) -> int:
+        """Most tokens that a prompt may have before it is truncated; `limit` without truncation."""
+        return limit if self.truncate_prompt_tokens is None else _ANY_LENGTH
+
+    def truncated(self, prompt: tuple[int, ...], limit: int) -> tuple[int, ...]:
+        """A prompt's ids, without those that `truncate_prompt_tokens` leaves out.
+
+        Args:
+            prompt: all of them.
+            limit: longest prompt that leaves room for one token of output.
+        """
+        count = self.truncate_prompt_tokens
+        if count is None:
+            return prompt
+        if count == -1:
+            count = max(1, limit + 1 - (self.max_output_tokens or 1))
+        return prompt[:count] if self.truncation_side == "right" else prompt[-count:]
+
+
+_ANY_LENGTH = 2**62
 
 _ENGINE_OPTIONS = ("priority", "timeout_s", "cache_salt")
 
@@ -270,4 +197,6 @@ _COPIED_FIELDS = (
     "ignore_eos",
     "skip_special_tokens",
     "prompt_logprobs",
+    "allowed_token_ids",
+    "include_stop_str_in_output",
 )

@@ -71,6 +71,7 @@ class DeviceModel:
     Attributes:
         model: the architecture.
         config: the engine's options.
+        weights_fingerprint: of the checkpoint.
         max_blocks_per_seq: width of the block tables.
         max_draft_tokens: most draft tokens of the row in a batch of 1; 0: none are accepted.
         workspace_tokens: see `DeviceBackend`; 0 for a backend that computes in host memory.
@@ -101,6 +102,7 @@ class DeviceModel:
             ConfigError: the packed cache can't be used.
         """
         self.model = checkpoint.config
+        self.weights_fingerprint = checkpoint.fingerprint
         self.config = config
         self.max_blocks_per_seq = -(-max_model_len // config.block_size)
         self.max_draft_tokens = TOKENS_PER_ROW - 1 if PROMPT_LOOKUP in config.enable else 0

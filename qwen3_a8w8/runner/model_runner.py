@@ -7,6 +7,7 @@ scheduler (`engine/`) selects sequences, assigns blocks and ends sequences.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ from qwen3_a8w8.runner.validation import validate_plan
 from qwen3_a8w8.runner.warm_up import warm_up, warm_up_blocks
 from qwen3_a8w8.text.grammar_compiler import GrammarCompiler
 from qwen3_a8w8.text.structured import StructuredOutput
+from qwen3_a8w8.version import __version__
 
 
 class ModelRunner:
@@ -129,7 +131,9 @@ class ModelRunner:
         for start in plan.start:
             structured = start.sampling.structured
             grammar = None if structured is None else self._grammars.start(structured)
-            self._sequences[start.seq_id] = RunnerSequence(start, grammar)
+            self._sequences[start.seq_id] = RunnerSequence(
+                start, grammar, vocab_size=self.model.vocab_size
+            )
         start_s = time.perf_counter()
         sampled, prompt_tokens = self._prefill(plan)
         prefill_time_s = time.perf_counter() - start_s if plan.prefill else 0.0
@@ -185,6 +189,7 @@ class ModelRunner:
             description={
                 **backend.describe(),
                 **({"flags": ", ".join(flags)} if flags else {}),
+                "fingerprint": _fingerprint(self.device.weights_fingerprint, backend, self.config),
             },
             num_layers=self.model.num_layers,
             prefill_token_s=warm.prefill_token_s,
@@ -261,3 +266,29 @@ def _free_memory_bytes(backend: Backend) -> int:
     if isinstance(backend, DeviceBackend):
         return backend.free_memory_bytes()
     return free_host_memory_bytes()
+
+
+def _fingerprint(weights: str, backend: Backend, config: EngineConfig) -> str:
+    """Names what an answer depends on besides its request: weights, numerics, version.
+
+    Threads, batch sizes, chunks and memory aren't among it: answers don't depend on them.
+
+    Args:
+        weights: the checkpoint's fingerprint.
+        backend: kernels.
+        config: the engine's options.
+    """
+    numerics = {
+        name: value
+        for name, value in backend.describe().items()
+        if name not in ("threads", "graphs", "batch_invariance")
+    }
+    parts = (
+        __version__,
+        weights,
+        sorted(numerics.items()),
+        config.kv_cache_dtype,
+        config.block_size,
+        config.active_flags,
+    )
+    return f"fp_{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}"

@@ -54,6 +54,8 @@ class RunnerSequence:
     """
 
     __slots__ = (
+        "_allowed",
+        "_bad_words",
         "_history",
         "_is_plain",
         "checked_block_ids",
@@ -65,7 +67,9 @@ class RunnerSequence:
         "token_ids",
     )
 
-    def __init__(self, start: SequenceStart, grammar: GrammarState | None = None) -> None:
+    def __init__(
+        self, start: SequenceStart, grammar: GrammarState | None = None, *, vocab_size: int
+    ) -> None:
         self.seq_id = start.seq_id
         self.sampling = start.sampling
         self.token_ids = array("i", start.prompt_token_ids)
@@ -77,6 +81,9 @@ class RunnerSequence:
             self._history = dict.fromkeys(start.prompt_token_ids, 0)
             for token_id, count in Counter(start.output_token_ids).items():
                 self._history[token_id] = count
+        self._bad_words = self.sampling.barred_words
+        allowed = self.sampling.allowed_token_ids
+        self._allowed = None if allowed is None else mask_of(allowed, vocab_size)
         self.grammar = grammar
         self.checked_block_ids: tuple[int, ...] = ()
         # Only settings and position determine the sampler's input.
@@ -85,6 +92,8 @@ class RunnerSequence:
             and self._history is None
             and not self.sampling.logit_bias
             and not self.sampling.min_tokens
+            and not self._bad_words
+            and self._allowed is None
             and self.sampling.thinking_limit is None
         )
         if grammar is not None:
@@ -105,10 +114,9 @@ class RunnerSequence:
             return self._forced_row(position, forced_id, self.sampling.logprobs)
         biases = dict(self.sampling.logit_bias)
         allowed = self._allowed_after(drafts)
-        if position - self.num_prompt_tokens < self.sampling.min_tokens and (
-            allowed is None or _has_others(allowed, self.stop_token_ids)
-        ):
-            biases.update(dict.fromkeys(self.stop_token_ids, float("-inf")))
+        barred = self._barred(position - self.num_prompt_tokens, drafts)
+        if barred and (allowed is None or _has_others(allowed, barred)):
+            biases.update(dict.fromkeys(barred, float("-inf")))
         history = self._history if self._history is not None else {}
         if drafts and self._history is not None:
             history = dict(history)
@@ -140,10 +148,28 @@ class RunnerSequence:
             return None
         return limit.forced_id([*self.token_ids[self.num_prompt_tokens :], *drafts])
 
+    def _barred(self, num_output: int, drafts: Sequence[int]) -> list[int]:
+        """Tokens that may not come next: they would end the output too early, or a bad word."""
+        is_early = num_output < self.sampling.min_tokens
+        barred = list(self.stop_token_ids) if is_early else []
+        for *beginning, last in self._bad_words:
+            count = len(beginning)
+            if count <= num_output and self._ends_with(beginning, drafts):
+                barred.append(last)
+        return barred
+
+    def _ends_with(self, ids: Sequence[int], drafts: Sequence[int]) -> bool:
+        if not ids:
+            return True
+        tail = [*self.token_ids[-len(ids) :], *drafts]
+        return tail[-len(ids) :] == ids
+
     def _allowed_after(self, drafts: Sequence[int]) -> TokenMask | None:
         grammar = self.grammar
-        if grammar is None or not drafts:
-            return None if grammar is None else grammar.allowed()
+        if grammar is None:
+            return self._allowed
+        if not drafts:
+            return grammar.allowed()
         ahead = grammar.copy()
         for token_id in drafts:
             ahead.advance(token_id)

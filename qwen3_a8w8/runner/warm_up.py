@@ -132,7 +132,9 @@ def _prefill(device: DeviceModel, num_tokens: int) -> None:
 
 def _timed_decode(device: DeviceModel, size: int) -> float:
     sampling = SamplingParams(temperature=1.0, top_k=20, top_p=0.95, seed=0, logprobs=1)
-    row = RunnerSequence(SequenceStart(0, (0,), (), sampling)).sampling_row()
+    row = RunnerSequence(
+        SequenceStart(0, (0,), (), sampling), vocab_size=device.model.vocab_size
+    ).sampling_row()
     dispatch = device.decode_dispatch(size)
     dispatch.pack_scratch()
     steps_s: list[float] = []

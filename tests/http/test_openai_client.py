@@ -160,7 +160,7 @@ BAD_REQUESTS = [
     ({"prompt": [100_000]}, "prompt"),
     ({}, "prompt"),
     ({"prompt": "x", "max_tokens": -1}, "max_tokens"),
-    ({"prompt": "x", "max_tokens": 0}, "max_tokens"),
+    ({"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens"),
     ({"prompt": "x", "temperature": -1}, "temperature"),
     ({"prompt": "x", "temperature": float("nan")}, "temperature"),
     ({"prompt": "x", "top_p": 2}, "top_p"),

@@ -246,6 +246,40 @@ async def test_background_response_whose_engine_crashes_is_failed(client, engine
     assert failed.error.code == "server_error"
 
 
+@pytest.mark.parametrize("is_streamed", [True, False])
+async def test_logprobs_are_those_of_the_text_without_its_reasoning(client, say, is_streamed):
+    say("<think>\nfox\n</think>\n\nthe dog")
+    chat = await client.chat.completions.create(
+        model="tiny",
+        messages=[{"role": "user", "content": "hi"}],
+        max_tokens=60,
+        logprobs=True,
+        top_logprobs=2,
+        seed=SEED,
+    )
+    result = await create(
+        client,
+        max_output_tokens=60,
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        stream=is_streamed,
+        extra_body={"seed": SEED},
+    )
+    deltas = []
+    if is_streamed:
+        events = [event async for event in result]
+        deltas = [e for e in events if e.type == "response.output_text.delta"]
+        result = events[-1].response
+    logprobs = result.output[-1].content[0].logprobs
+    text = "".join(bytes(entry.bytes).decode() for entry in logprobs)
+    assert text.lstrip("\n") == result.output_text == "the dog"
+    of_chat = chat.choices[0].logprobs.content[:-1]  # without the end-of-sequence token
+    expected = [entry.model_dump() for entry in of_chat[-len(logprobs) :]]
+    assert [entry.model_dump() for entry in logprobs] == expected
+    if is_streamed:
+        assert [e.token for delta in deltas for e in delta.logprobs] == [e.token for e in logprobs]
+
+
 async def test_input_tokens_are_those_of_the_response(client):
     first = await create(client, instructions="be brief", tools=[TOOL])
     extra_body = {"chat_template_kwargs": {"enable_thinking": False}}
@@ -294,7 +328,7 @@ async def test_store_keeps_the_latest_responses_and_none_with_store_false(client
         ({"tools": [{"type": "function", "name": ""}]}, "tools[0].name"),
         ({"tool_choice": {"type": "function", "name": 5}}, "tool_choice.name"),
         ({"text": {"format": {"type": "json_schema", "schema": 5}}}, "text.format.schema"),
-        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"top_logprobs": 21}, "top_logprobs"),
         ({"temperature": "hot"}, "temperature"),
     ],
 )

@@ -67,7 +67,6 @@ async def test_bad_request_gives_400_and_names_the_field(wide_http, path, body, 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/v1/chat/completions/render"])
 async def test_unknown_model_gives_404(http, path):
-    body = {"model": "other", "prompt": "x", "tokens": [1], "messages": [USER]}
-    if path == "/tokenize":
-        del body["messages"]
+    body = {"model": "other", "tokens": [1]}
+    body |= {"prompt": "x"} if path == "/tokenize" else {"messages": [USER]}
     assert (await http.post(path, json=body)).status_code == 404

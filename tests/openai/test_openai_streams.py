@@ -83,7 +83,12 @@ def test_chat_stream_usage_only_if_asked_for_and_only_in_a_last_chunk_without_ch
     raw = [json.loads(chunk.to_json()) for chunk in stream_of(["a"], has_usage=True)]
     assert [chunk["usage"] for chunk in raw[:-1]] == [None] * (len(raw) - 1)
     assert raw[-1]["choices"] == []
-    assert raw[-1]["usage"] == {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
+    assert raw[-1]["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "total_tokens": 7,
+        "prompt_tokens_details": {"cached_tokens": 0},
+    }
 
 
 def test_chat_stream_reasoning_and_content_come_in_chunks_of_their_own():
@@ -224,9 +229,10 @@ def test_chat_stream_logprobs_of_held_back_text_come_with_the_next_chunk():
 
 def collect(texts, finish="stop", parsing=None):
     writer = ChatWriter(asked(CHAT, 5, is_streamed=False), parsing)
-    chunks = [chunk for text in texts for chunk in writer.feed(0, delta(text))]
+    chunks = writer.feed(0, OutputDelta(token_ids=(), num_cached_tokens=3))
+    chunks += [chunk for text in texts for chunk in writer.feed(0, delta(text))]
     chunks += writer.feed(0, delta("", finish, [entry("<|im_end|>", 9)]))
-    return writer.whole([*chunks, *writer.finish(cached_tokens=3)])
+    return writer.whole([*chunks, *writer.finish()])
 
 
 def test_chat_response_has_all_parts_and_is_valid_for_the_official_type():

@@ -12,7 +12,8 @@ from tests.support.runners import GREEDY
 BLOCK_SIZE, MAX_BLOCKS = 16, 4
 IDS = {seq_id: tuple(range(100 * seq_id, 100 * seq_id + 50)) for seq_id in range(1, 5)}
 SEQUENCES = {
-    seq_id: RunnerSequence(SequenceStart(seq_id, ids, (), GREEDY)) for seq_id, ids in IDS.items()
+    seq_id: RunnerSequence(SequenceStart(seq_id, ids, (), GREEDY), vocab_size=64)
+    for seq_id, ids in IDS.items()
 }
 
 

@@ -54,9 +54,8 @@ def all_logits(runner: ModelRunner, token_ids: list[int]) -> torch.Tensor:
     blocks = tuple(range(1, 1 + -(-count // block_size)))
     start = SequenceStart(0, tuple(token_ids), (), GREEDY)
     chunk = PrefillChunk(0, 0, count, blocks, is_sampled=True)
-    arrays = pack_prefill(
-        [chunk], {0: RunnerSequence(start)}, block_size, runner.device.max_blocks_per_seq
-    )
+    sequences = {0: RunnerSequence(start, vocab_size=runner.model.vocab_size)}
+    arrays = pack_prefill([chunk], sequences, block_size, runner.device.max_blocks_per_seq)
     arrays["logits_indices"] = np.arange(count, dtype=np.int32)
     logits = runner.device.worker.alloc((count, runner.model.vocab_size), FLOAT32)
     runner.device.prefill(arrays, logits)

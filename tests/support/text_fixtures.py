@@ -28,7 +28,7 @@ _CORPUS = (
 )
 
 CHAT_TEMPLATE = """\
-{%- macro think(text) %}<think>\\n{{ text }}\\n</think>\\n\\n{% endmacro %}
+{%- macro think(text) %}{{- '<think>\\n' + text + '\\n</think>\\n\\n' }}{% endmacro %}
 {%- set system = messages[0].content if messages[0].role == 'system' else none %}
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from qwen3_a8w8.text.output_processor import StopStringMatcher
+from qwen3_a8w8.text.stop_strings import StopStringMatcher
 
 
 def cut(text, pieces):

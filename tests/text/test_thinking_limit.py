@@ -55,7 +55,7 @@ def test_limit_with_an_id_outside_the_vocabulary_is_refused():
 
 def sequence(output, **sampling):
     params = SamplingParams(seed=1, thinking_limit=LIMIT, **sampling)
-    return RunnerSequence(SequenceStart(0, (1, 2), tuple(output), params, (3,)))
+    return RunnerSequence(SequenceStart(0, (1, 2), tuple(output), params, (3,)), vocab_size=64)
 
 
 def test_sampling_row_of_a_forced_token_is_greedy_with_that_token_far_ahead():

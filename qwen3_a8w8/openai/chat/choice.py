@@ -54,14 +54,18 @@ class ChatPiece:
         parts: text and parts of calls, in the order in which the model wrote them.
         logprobs: of the tokens.
         token_ids: the tokens.
+        num_reasoning_tokens: the first tokens that belong to the think block.
         finish_reason: how the choice ended.
+        stop_reason: the stop string or token that ended it.
     """
 
     reasoning: str = ""
     parts: tuple[AnswerPart, ...] = ()
     logprobs: tuple[LogprobEntry, ...] = ()
     token_ids: tuple[int, ...] = ()
+    num_reasoning_tokens: int = 0
     finish_reason: ChatFinishReason | None = None
+    stop_reason: str | int | None = None
 
 
 class ChatChoice:
@@ -103,7 +107,7 @@ class ChatChoice:
         """Takes the next output; what comes after the finish is ignored."""
         if self.finish_reason is not None:
             return ChatPiece()
-        self._count(delta.token_ids)
+        num_reasoning = self._count(delta.token_ids)
         reasoning, content = "", delta.text
         is_final = delta.finish_reason is not None
         if self._reasoning is not None:
@@ -124,13 +128,21 @@ class ChatChoice:
         if self.finish_reason == "stop" and has_calls and not self._is_call_named:
             self.finish_reason = "tool_calls"
         return ChatPiece(
-            reasoning, tuple(parts), delta.logprobs, delta.token_ids, self.finish_reason
+            reasoning,
+            tuple(parts),
+            delta.logprobs,
+            delta.token_ids,
+            num_reasoning,
+            self.finish_reason,
+            delta.stop_reason,
         )
 
-    def _count(self, token_ids: Sequence[int]) -> None:
+    def _count(self, token_ids: Sequence[int]) -> int:
+        """Counts tokens; returns how many of them belong to the think block."""
         self.num_tokens += len(token_ids)
         if self._think_ids is None:
-            return
+            return 0
+        num_before = self.num_reasoning_tokens
         open_id, close_id = self._think_ids
         for token_id in token_ids:
             if token_id == open_id and not self.num_reasoning_tokens:
@@ -138,6 +150,7 @@ class ChatChoice:
             if self._is_thinking:
                 self.num_reasoning_tokens += 1
                 self._is_thinking = token_id != close_id
+        return self.num_reasoning_tokens - num_before
 
 
 THINK_END = f"\n{THINK_CLOSE}\n\n"

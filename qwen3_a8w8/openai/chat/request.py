@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -32,31 +33,32 @@ from qwen3_a8w8.text.structured import StructuredOutput
 from qwen3_a8w8.text.tool_grammar import CallableTool
 
 
-def _text_of(value: object) -> str:
-    """Text of a content: a string or a list of parts of type text."""
+def _text_of(value: object, kinds: Collection[str] = ("text",)) -> str:
+    """Text of a content: a string, or a list of parts of these types."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         raise PlaceError("", f"is {shown(value)}; expected a string or a list of parts")
-    return "\n".join(_text_of_part(part, f"[{place}]") for place, part in enumerate(value))
+    return "\n".join(_text_of_part(part, f"[{place}]", kinds) for place, part in enumerate(value))
 
 
-def _text_of_part(part: object, place: str) -> str:
+def _text_of_part(part: object, place: str, kinds: Collection[str]) -> str:
     expected = 'expected {"type": "text", "text": "..."}'
     if not isinstance(part, dict):
         raise PlaceError(place, f"is {shown(part)}; {expected}")
-    if part.get("type") != "text":
+    kind = part.get("type")
+    if not isinstance(kind, str) or kind not in kinds:
         raise PlaceError(
             f"{place}.type", f"{given(part, 'type')}; the model accepts text only, {expected}"
         )
-    text = part.get("text")
+    text = part.get(kind)  # of a part of type text or refusal: the field has its type's name
     if not isinstance(text, str):
-        raise PlaceError(f"{place}.text", f"{given(part, 'text')}; expected a string")
+        raise PlaceError(f"{place}.{kind}", f"{given(part, kind)}; expected a string")
     return text
 
 
 def _text_or_none(value: object) -> str | None:
-    return None if value is None else _text_of(value)
+    return None if value is None else _text_of(value, ("text", "refusal"))
 
 
 Text = Annotated[str, BeforeValidator(_text_of)]
@@ -208,6 +210,9 @@ def _refuse_template(value: object) -> object:
     return value
 
 
+_BUDGETS = ("thinking_budget", "thinking_token_budget", "thinking_budget_tokens")
+"""Names of one field: Qwen's, vLLM's and llama.cpp's."""
+
 ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 """Qwen3's thinking is either on or off: "none" switches it off, every other value on."""
 
@@ -226,11 +231,48 @@ class ChatRequest(SamplingFields):
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: ReasoningEffort | None = None
     include_reasoning: bool | None = None
+    separate_reasoning: bool | None = None
+    stop_in_reasoning: bool | None = None
     thinking_budget: Annotated[int, Field(ge=0)] | None = None
+    thinking_token_budget: Annotated[int, Field(ge=-1)] | None = None
+    thinking_budget_tokens: Annotated[int, Field(ge=-1)] | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_continued(self) -> ChatRequest:
+        if not self.continue_final_message:
+            return self
+        if self.add_generation_prompt:
+            raise FieldError(
+                "continue_final_message and add_generation_prompt are both true, but the answer "
+                "either continues the last message or begins a new one; remove one of them",
+                "continue_final_message",
+            )
+        last = self.messages[-1]
+        if not isinstance(last, AssistantMessage) or last.tool_calls:
+            raise FieldError(
+                "continue_final_message is true, but the last message is "
+                f"{'one with tool calls' if isinstance(last, AssistantMessage) else last.role!r}; "
+                "only an assistant's text can be continued",
+                "continue_final_message",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_budget(self) -> ChatRequest:
+        given_budgets = [name for name in _BUDGETS if getattr(self, name) is not None]
+        if len({getattr(self, name) for name in given_budgets}) > 1:
+            raise FieldError(
+                f"{' and '.join(given_budgets)} are names of the same limit, but have different "
+                "values; remove one of them",
+                given_budgets[1],
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_logprobs(self) -> ChatRequest:
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise FieldError(
                 f"top_logprobs is {self.top_logprobs}, but logprobs is not true; set logprobs",
                 "top_logprobs",
@@ -276,9 +318,21 @@ class ChatRequest(SamplingFields):
         kwargs: dict[str, Any] = {}
         if self.reasoning_effort is not None:
             kwargs["enable_thinking"] = self.reasoning_effort != "none"
-        if self.thinking_budget == 0:
+        if self.max_thinking_tokens == 0:
             kwargs["enable_thinking"] = False
         return kwargs | (self.chat_template_kwargs or {})
+
+    @property
+    def max_thinking_tokens(self) -> int | None:
+        """Most tokens of the think block; None: no limit."""
+        budgets = (getattr(self, name) for name in _BUDGETS)
+        budget = next((each for each in budgets if each is not None), None)
+        return None if budget == -1 else budget
+
+    @property
+    def has_generation_prompt(self) -> bool:
+        """Whether the prompt ends with the start of an assistant's message."""
+        return self.add_generation_prompt is not False and not self.continue_final_message
 
     @property
     def is_call_named(self) -> bool:
@@ -289,6 +343,12 @@ class ChatRequest(SamplingFields):
     def is_call_required(self) -> bool:
         """Whether the output has to be a call."""
         return self.is_call_named or self.tool_choice == "required"
+
+    @property
+    def max_output_tokens(self) -> int | None:
+        """Most output tokens that the request asks for."""
+        limit = self.max_completion_tokens
+        return self.max_tokens if limit is None else limit
 
     def template_messages(self) -> list[dict[str, Any]]:
         """The messages in the format of a chat template."""
@@ -306,10 +366,9 @@ class ChatRequest(SamplingFields):
         Raises:
             InvalidRequestError: a value is outside its range.
         """
-        limit = self.max_completion_tokens
         return self._sampling_params(
             defaults,
-            max_tokens=self.max_tokens if limit is None else limit,
+            max_tokens=self.max_output_tokens,
             logprobs=(self.top_logprobs or 0) if self.logprobs else None,
             structured=self._structured(),
         )

@@ -1,8 +1,8 @@
 """Schemas of chat completion chunks and responses.
 
 `reasoning_content` is the usual field for the think block of Qwen3 and others; `reasoning`
-is its newer name with the same content. `token_ids` and `prompt_token_ids` are vLLM's;
-everything else is OpenAI's.
+is its newer name with the same content. `stop_reason`, `token_ids` and `prompt_token_ids` are
+vLLM's; everything else is OpenAI's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from qwen3_a8w8.openai.progress import Timings, Usage
 from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
-from qwen3_a8w8.openai.response import ResponseModel, Usage
+from qwen3_a8w8.openai.response import ResponseModel
 from qwen3_a8w8.text.outputs import LogprobEntry, TokenLogprob
 from qwen3_a8w8.text.tool_calls import CallPart
 
@@ -87,6 +88,7 @@ class ChunkChoice(ResponseModel):
     delta: ChatDelta
     logprobs: ChoiceLogprobs | None
     finish_reason: ChatFinishReason | None
+    stop_reason: str | int | None = None
     token_ids: list[int] | None = None
 
 
@@ -100,6 +102,7 @@ class ChatChunk(ResponseModel):
     system_fingerprint: str | None
     choices: list[ChunkChoice]
     usage: Usage | None = None
+    timings: Timings | None = None
     prompt_token_ids: list[int] | None = None
 
 
@@ -121,6 +124,7 @@ class ChatResponseChoice(ResponseModel):
     message: ChatMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: ChatFinishReason
+    stop_reason: str | int | None = None
     token_ids: list[int] | None = None
 
 
@@ -134,6 +138,7 @@ class ChatResponse(ResponseModel):
     system_fingerprint: str | None
     choices: list[ChatResponseChoice]
     usage: Usage
+    timings: Timings | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
 

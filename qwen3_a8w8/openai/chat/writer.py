@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from qwen3_a8w8.errors import EngineDeadError
@@ -20,8 +20,9 @@ from qwen3_a8w8.openai.chat.shapes import (
     make_delta_call,
     make_message_call,
 )
+from qwen3_a8w8.openai.progress import Progress
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter, Usage, make_usage
+from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter
 from qwen3_a8w8.text.outputs import LogprobEntry, OutputDelta
 
 
@@ -41,6 +42,7 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
             parsing: how answers are split; default: reasoning, no tools.
         """
         self._context = context
+        self._progress = Progress(context)
         num_choices = context.num_choices
         self._choices = [
             ChatChoice(parsing or ChatParsing(), is_streamed=context.is_streamed)
@@ -55,6 +57,7 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
         """Chunks for new output of choice `index`; none while its text is held back."""
         if self._choices[index].finish_reason is not None:
             return []
+        self._progress.add(index, delta)
         self._prompt_logprobs = self._prompt_logprobs or delta.prompt_logprobs
         piece = self._choices[index].feed(delta)
         self._logprobs[index] += piece.logprobs
@@ -66,10 +69,10 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
         for part in _deltas(piece):
             chunks.append(self._chunk(index, part))
         if piece.finish_reason is not None:
-            chunks.append(self._chunk(index, ChatDelta(), piece.finish_reason))
+            chunks.append(self._last_chunk(index, piece))
         return chunks
 
-    def finish(self, cached_tokens: int | None = None) -> list[ChatChunk]:
+    def finish(self) -> list[ChatChunk]:
         """The usage chunk, if it was asked for or the response is a whole one.
 
         Raises:
@@ -78,11 +81,8 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
         check_all_finished(self._choices)
         if not self._context.has_usage and self._context.is_streamed:
             return []
-        num_reasoning = sum(choice.num_reasoning_tokens for choice in self._choices)
-        usage = make_usage(
-            self._context.num_prompt_tokens, self._num_tokens, cached_tokens, num_reasoning
-        )
-        return [self._envelope([], {"usage": usage})]
+        totals = self._progress.totals(self._num_tokens, self._num_reasoning_tokens)
+        return [self._envelope([], totals)]
 
     def whole(self, events: Sequence[ChatChunk]) -> ChatResponse:
         """The response that the chunks add up to."""
@@ -92,17 +92,18 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
         if self._context.has_prompt_logprobs:
             extra["prompt_logprobs"] = make_prompt_logprobs(self._prompt_logprobs)
         parts: list[list[ChunkChoice]] = [[] for _ in self._choices]
-        usage: Usage | None = None
         for event in events:
-            usage = event.usage or usage
             for choice in event.choices:
                 parts[choice.index].append(choice)
-        assert usage is not None  # `finish` gives it where the response isn't streamed
+        last = events[-1]
+        assert last.usage is not None  # `finish` gives it where the response isn't streamed
+        if last.timings is not None:
+            extra["timings"] = last.timings
         return ChatResponse(
             **self._context.identity.fields(),
             object="chat.completion",
             choices=[self._whole_choice(index, each) for index, each in enumerate(parts)],
-            usage=usage,
+            usage=last.usage,
             **extra,
         )
 
@@ -124,18 +125,30 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
             refusal=None,
             **extra,
         )
-        ids = [token_id for part in parts for token_id in part.token_ids or ()]
+        of_choice: dict[str, Any] = parts[-1].model_dump(
+            include={"stop_reason"}, exclude_unset=True
+        )
+        if self._context.has_token_ids:
+            ids = [token_id for part in parts for token_id in part.token_ids or ()]
+            of_choice["token_ids"] = ids
         return ChatResponseChoice(
             index=index,
             message=message,
             logprobs=ChoiceLogprobs(content=entries, refusal=None) if entries else None,
             finish_reason=finish_reason,
-            **({"token_ids": ids} if self._context.has_token_ids else {}),
+            **of_choice,
         )
 
     @property
     def _num_tokens(self) -> int:
         return sum(choice.num_tokens for choice in self._choices)
+
+    @property
+    def _num_reasoning_tokens(self) -> int:
+        return sum(choice.num_reasoning_tokens for choice in self._choices)
+
+    def _so_far(self) -> dict[str, Any]:
+        return self._progress.so_far(self._num_tokens, self._num_reasoning_tokens)
 
     def _begin(self, index: int) -> ChatChunk:
         choice = ChunkChoice(
@@ -144,25 +157,37 @@ class ChatWriter(ResponseWriter[ChatChunk, ChatResponse]):
             logprobs=None,
             finish_reason=None,
         )
-        extra: dict[str, Any] = dict(self._context.usage_field(self._num_tokens))
+        extra: dict[str, Any] = self._so_far()
         if self._context.has_token_ids:
             extra["prompt_token_ids"] = self._context.prompt_of(index)
         return self._envelope([choice], extra)
 
+    def _last_chunk(self, index: int, piece: ChatPiece) -> ChatChunk:
+        reason = piece.finish_reason
+        extra = self._context.stop_reason_field(reason, piece.stop_reason)
+        return self._chunk(index, ChatDelta(), reason, extra)
+
     def _chunk(
-        self, index: int, delta: ChatDelta, finish_reason: ChatFinishReason | None = None
+        self,
+        index: int,
+        delta: ChatDelta,
+        finish_reason: ChatFinishReason | None = None,
+        stop_reason: Mapping[str, str | int] | None = None,
     ) -> ChatChunk:
         """A chunk with all that has come without one."""
+        extra: dict[str, Any] = dict(stop_reason or {})
         logprobs, self._logprobs[index] = self._logprobs[index], ()
         token_ids, self._token_ids[index] = self._token_ids[index], ()
+        if self._context.has_token_ids:
+            extra["token_ids"] = list(token_ids)
         choice = ChunkChoice(
             index=index,
             delta=delta,
             logprobs=make_choice_logprobs(logprobs),
             finish_reason=finish_reason,
-            **({"token_ids": list(token_ids)} if self._context.has_token_ids else {}),
+            **extra,
         )
-        return self._envelope([choice], self._context.usage_field(self._num_tokens))
+        return self._envelope([choice], self._so_far())
 
     def _envelope(self, choices: list[ChunkChoice], extra: dict[str, Any]) -> ChatChunk:
         return ChatChunk(

@@ -63,6 +63,7 @@ class CompletionRequest(SamplingFields):
     """A text completion request; `prompt` is always a list once parsed."""
 
     prompt: Annotated[list[str | list[int]], BeforeValidator(_as_prompts)]
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
     echo: bool | None = None
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     best_of: int | None = None
@@ -93,6 +94,10 @@ class CompletionRequest(SamplingFields):
             raise FieldError("suffix is set; insertion isn't supported, remove suffix", "suffix")
         return self
 
+    def context_options(self) -> dict[str, Any]:
+        """What the response contains besides its text: fields of `ResponseContext`."""
+        return super().context_options() | {"has_output": self.max_tokens != 0}
+
     @property
     def echoes_logprobs(self) -> bool:
         """Whether the response contains the prompt with its log-probabilities."""
@@ -104,7 +109,7 @@ class CompletionRequest(SamplingFields):
         Raises:
             InvalidRequestError: a value is outside its range.
         """
-        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens
+        max_tokens = DEFAULT_MAX_TOKENS if self.max_tokens is None else max(1, self.max_tokens)
         sampling = self._sampling_params(
             defaults,
             max_tokens=max_tokens,

@@ -1,6 +1,6 @@
 """Schemas of text completions; chunks and complete responses share one.
 
-`token_ids` and `prompt_token_ids` are vLLM's, everything else is OpenAI's.
+`stop_reason`, `token_ids` and `prompt_token_ids` are vLLM's, everything else is OpenAI's.
 """
 
 from __future__ import annotations
@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from qwen3_a8w8.openai.progress import Timings, Usage
 from qwen3_a8w8.openai.prompt_logprobs import PromptLogprobs
-from qwen3_a8w8.openai.response import ResponseModel, Usage
+from qwen3_a8w8.openai.response import ResponseModel
 from qwen3_a8w8.text.outputs import FinishReason, LogprobEntry
 
 
@@ -32,6 +33,7 @@ class CompletionChoice(ResponseModel):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: FinishReason | None
+    stop_reason: str | int | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     prompt_logprobs: PromptLogprobs | None = None
@@ -47,6 +49,7 @@ class CompletionResponse(ResponseModel):
     system_fingerprint: str | None
     choices: list[CompletionChoice]
     usage: Usage | None = None
+    timings: Timings | None = None
 
 
 def make_completion_logprobs(

@@ -8,12 +8,14 @@ from typing import Any
 from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.openai.completions.shapes import (
     CompletionChoice,
+    CompletionLogprobs,
     CompletionResponse,
     make_completion_logprobs,
     put_prompt_before,
 )
+from qwen3_a8w8.openai.progress import Progress
 from qwen3_a8w8.openai.prompt_logprobs import make_prompt_logprobs
-from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter, make_usage
+from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter
 from qwen3_a8w8.text.outputs import FinishReason, LogprobEntry, OutputDelta
 
 
@@ -38,6 +40,7 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
             echo_tokens: for `echo` with log-probabilities, the first token of each choice's prompt.
         """
         self._context = context
+        self._progress = Progress(context)
         num_choices = context.num_choices
         self._prompt_logprobs: dict[int, tuple[LogprobEntry, ...]] = {}
         self._echo = list(echo_texts) or [""] * num_choices
@@ -53,9 +56,12 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
         """At most one chunk for new output of choice `index`; none while its text is held back."""
         if self._finish[index] is not None:
             return []
-        self._num_tokens[index] += len(delta.token_ids)
+        self._progress.add(index, delta)
         if delta.prompt_logprobs:
             self._prompt_logprobs[index // self._context.num_per_prompt] = delta.prompt_logprobs
+        if not self._context.has_output:
+            delta = OutputDelta(finish_reason=delta.finish_reason and "length")
+        self._num_tokens[index] += len(delta.token_ids)
         self._logprobs[index] += delta.logprobs
         self._token_ids[index] += delta.token_ids
         text = self._unsent[index] + delta.text
@@ -63,17 +69,19 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
             return []
         self._finish[index] = delta.finish_reason
         entries, self._logprobs[index], self._unsent[index] = self._logprobs[index], (), ""
+        extra = self._ids_fields(index)
+        extra |= self._context.stop_reason_field(delta.finish_reason, delta.stop_reason)
         choice = CompletionChoice(
             index=index,
             text=text,
             logprobs=make_completion_logprobs(entries, len(self._echo[index])),
             finish_reason=delta.finish_reason,
-            **self._ids_fields(index),
+            **extra,
         )
         self._is_begun[index] = True
-        return [self._envelope([choice], self._context.usage_field(sum(self._num_tokens)))]
+        return [self._envelope([choice], self._progress.so_far(sum(self._num_tokens)))]
 
-    def finish(self, cached_tokens: int | None = None) -> list[CompletionResponse]:
+    def finish(self) -> list[CompletionResponse]:
         """The usage chunk, if it was asked for or the response is a whole one.
 
         Raises:
@@ -87,8 +95,7 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
                 )
         if not self._context.has_usage and self._context.is_streamed:
             return []
-        usage = make_usage(self._context.num_prompt_tokens, sum(self._num_tokens), cached_tokens)
-        return [self._envelope([], {"usage": usage})]
+        return [self._envelope([], self._progress.totals(sum(self._num_tokens)))]
 
     def whole(self, events: Sequence[CompletionResponse]) -> CompletionResponse:
         """The response that the chunks add up to."""
@@ -97,7 +104,9 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
             for choice in event.choices:
                 parts[choice.index].append(choice)
         choices = [self._whole_choice(index, each) for index, each in enumerate(parts)]
-        return self._envelope(choices, {"usage": events[-1].usage})
+        last = events[-1]
+        extra: dict[str, Any] = {} if last.timings is None else {"timings": last.timings}
+        return self._envelope(choices, {"usage": last.usage, **extra})
 
     def _whole_choice(self, index: int, parts: Sequence[CompletionChoice]) -> CompletionChoice:
         logprobs = [part.logprobs for part in parts if part.logprobs is not None]
@@ -109,6 +118,10 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
                 whole.top_logprobs += part.top_logprobs
                 whole.text_offset += part.text_offset
         prompt_logprobs = self._prompt_logprobs.get(index // self._context.num_per_prompt, ())
+        if whole is None and self._echo_tokens:
+            whole = CompletionLogprobs(
+                tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[]
+            )
         if whole is not None and self._echo_tokens:
             put_prompt_before(whole, self._echo_tokens[index], prompt_logprobs)
         extra: dict[str, Any] = {}
@@ -122,6 +135,7 @@ class CompletionWriter(ResponseWriter[CompletionResponse, CompletionResponse]):
             text="".join(part.text for part in parts),
             logprobs=whole,
             finish_reason=parts[-1].finish_reason,
+            **parts[-1].model_dump(include={"stop_reason"}, exclude_unset=True),
             **extra,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 from qwen3_a8w8.openai.chat.choice import ChatPiece
+from qwen3_a8w8.openai.chat.shapes import ContentLogprob, make_choice_logprobs
 from qwen3_a8w8.openai.responses.shapes import (
     CallItem,
     CustomCallItem,
@@ -43,6 +44,7 @@ class ResponsesOutput:
         self.items: list[OutputItem] = []
         self._call_item: CallItem | CustomCallItem | None = None
         self._arguments = ""
+        self._logprobs: list[ContentLogprob] = []  # of tokens whose text hasn't come yet
         self._open: MessageItem | ReasoningItem | None = None
         self._num_events = 0
 
@@ -54,6 +56,9 @@ class ResponsesOutput:
 
     def feed(self, piece: ChatPiece) -> Iterator[ResponseEvent]:
         """Events for what a piece adds."""
+        entries = piece.logprobs[piece.num_reasoning_tokens :]
+        if logprobs := make_choice_logprobs(entries):
+            self._logprobs += logprobs.content
         if piece.reasoning:
             yield from self._text(piece.reasoning, ReasoningItem)
         for part in piece.parts:
@@ -74,8 +79,10 @@ class ResponsesOutput:
         assert item is not None
         item.content[0].text += text
         if isinstance(item, MessageItem):
+            logprobs, self._logprobs = self._logprobs, []
+            item.content[0].logprobs += logprobs
             yield self.event(
-                "response.output_text.delta", delta=text, logprobs=[], **self._part_place()
+                "response.output_text.delta", delta=text, logprobs=logprobs, **self._part_place()
             )
         else:
             yield self.event("response.reasoning_text.delta", delta=text, **self._part_place())
@@ -87,7 +94,7 @@ class ResponsesOutput:
         # The item's event comes without its part, which has an event of its own.
         empty = item.model_copy(update={"content": []})
         yield self._item_event("response.output_item.added", empty)
-        part = item.content[0].model_copy()
+        part = item.content[0].model_copy(deep=True)
         yield self.event("response.content_part.added", part=part, **self._part_place())
 
     def _close(self, status: ItemStatus) -> Iterator[ResponseEvent]:
@@ -95,8 +102,8 @@ class ResponsesOutput:
         if item is None:
             return
         part = item.content[0]
-        if isinstance(item, MessageItem):
-            done = {"text": part.text, "logprobs": []}
+        if isinstance(part, OutputText):
+            done = {"text": part.text, "logprobs": part.logprobs}
             yield self.event("response.output_text.done", **done, **place)
         else:
             yield self.event("response.reasoning_text.done", text=part.text, **place)

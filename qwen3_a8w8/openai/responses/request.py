@@ -10,11 +10,19 @@ import re
 from collections.abc import Container
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
+from qwen3_a8w8.config import MAX_LOGPROBS
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
-from qwen3_a8w8.openai.request import FieldError, RequestModel, shown, validate_request
+from qwen3_a8w8.openai.foreign_fields import check_refused
+from qwen3_a8w8.openai.request import (
+    FieldError,
+    NestedModel,
+    RequestModel,
+    shown,
+    validate_request,
+)
 from qwen3_a8w8.openai.responses.items import Item, messages_of
 from qwen3_a8w8.openai.responses.tools import chat_tool, custom_names
 
@@ -37,31 +45,31 @@ _OWN_NAMES = (
 """Path prefixes in a chat request, and their names in this API."""
 
 _REFUSED = {
+    "access_programs": "there are none here",
+    "background_options": "a background response starts at once",
+    "context_management": "the context isn't shortened; do so yourself",
+    "image": "the model writes text only",
     "conversation": "send the conversation in input, or previous_response_id",
     "prompt": "templates aren't stored here; send the text in input",
 }
 
 _REFUSED_OF_CHAT = {
     "n": "a response has one output; send several requests",
-    "prompt_logprobs": "the Responses API doesn't return log-probabilities; use "
-    "/v1/chat/completions",
+    "timings_per_token": "use /v1/chat/completions",
+    "prompt_logprobs": "use /v1/chat/completions",
 }
 """Fields of chat completions whose output a response has no place for."""
 
 
-class Reasoning(BaseModel):
+class Reasoning(NestedModel):
     """Reasoning options."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     effort: str | None = None
     summary: str | None = None
 
 
-class TextOptions(BaseModel):
+class TextOptions(NestedModel):
     """Format of the text."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
 
     format: dict[str, Any] | None = None
     verbosity: str | None = None
@@ -98,9 +106,13 @@ class ResponsesRequest(RequestModel):
     text: TextOptions | None = None
     truncation: str | None = None
     include: list[str] | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     background: bool | None = None
+    access_programs: Any = None
+    background_options: Any = None
+    context_management: Any = None
     conversation: Any = None
+    image: Any = None
     prompt: Any = None
     metadata: dict[str, Any] | None = None
     user: str | None = None
@@ -117,8 +129,11 @@ class ResponsesRequest(RequestModel):
                 raise FieldError(f"{name} is set, but not supported; {remedy}", name)
         for name, remedy in _REFUSED_OF_CHAT.items():
             value = (self.model_extra or {}).get(name)
-            if value is not None and not (name == "n" and value == 1):
+            if value is not None and value is not False and not (name == "n" and value == 1):
                 raise FieldError(f"{name} is set, but not supported; {remedy}", name)
+        check_refused(
+            {n: v for n, v in (self.model_extra or {}).items() if n not in ChatRequest.model_fields}
+        )
         if self.background and (self.stream or self.store is False):
             other = "stream" if self.stream else "store"
             raise FieldError(
@@ -131,11 +146,6 @@ class ResponsesRequest(RequestModel):
                 f"truncation is {self.truncation!r}, only 'disabled' is supported; shorten the "
                 "input yourself",
                 "truncation",
-            )
-        if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
-            raise FieldError(
-                "the Responses API doesn't return log-probabilities; use /v1/chat/completions",
-                "top_logprobs" if self.top_logprobs else "include",
             )
         return self
 
@@ -179,6 +189,8 @@ class ResponsesRequest(RequestModel):
         raw["messages"] = messages_of(
             [*earlier, *self.input], self.instructions, num_earlier=len(earlier)
         )
+        if self.top_logprobs or "message.output_text.logprobs" in (self.include or ()):
+            raw |= {"logprobs": True, "top_logprobs": self.top_logprobs or 0}
         if self.max_output_tokens is not None:
             raw["max_completion_tokens"] = self.max_output_tokens
         if self.reasoning is not None and self.reasoning.effort is not None:

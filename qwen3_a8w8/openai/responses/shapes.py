@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.openai.chat.shapes import ContentLogprob
 from qwen3_a8w8.openai.request import shown
 from qwen3_a8w8.openai.response import ResponseModel
 
@@ -18,7 +19,7 @@ class OutputText(ResponseModel):
     type: Literal["output_text"] = "output_text"
     text: str
     annotations: list[Any]
-    logprobs: list[Any]
+    logprobs: list[ContentLogprob]
 
 
 class ReasoningText(ResponseModel):
@@ -149,7 +150,7 @@ class ResponseEvent(ResponseModel):
     arguments: str | None = None
     input: str | None = None
     name: str | None = None
-    logprobs: list[Any] | None = None
+    logprobs: list[ContentLogprob] | None = None
 
     @property
     def event_name(self) -> str:

@@ -10,6 +10,7 @@ from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.openai.chat.choice import ChatChoice, ChatParsing
 from qwen3_a8w8.openai.chat.writer import check_all_finished
 from qwen3_a8w8.openai.errors import error_body
+from qwen3_a8w8.openai.progress import Progress
 from qwen3_a8w8.openai.response import ResponseContext, ResponseWriter
 from qwen3_a8w8.openai.responses.output import ResponsesOutput
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
@@ -47,6 +48,7 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
         self._body = body
         self._on_done = on_done
         self._context = context
+        self._progress = Progress(context)
         self._choice = ChatChoice(parsing, is_streamed=context.is_streamed)
         self._output = ResponsesOutput(body.custom_tools)
 
@@ -59,16 +61,16 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
 
     def feed(self, index: int, delta: OutputDelta) -> list[ResponseEvent]:
         """Events for new output; there is one choice."""
-        del index
+        self._progress.add(index, delta)
         return list(self._output.feed(self._choice.feed(delta)))
 
-    def finish(self, cached_tokens: int | None = None) -> list[ResponseEvent]:
+    def finish(self) -> list[ResponseEvent]:
         """The event with the whole response.
 
         Raises:
             EngineDeadError: the output ended too early.
         """
-        response = self._done(cached_tokens)
+        response = self._done()
         return [self._output.event(f"response.{response.status}", response=response)]
 
     def fail(self, error: Exception, code: str | None) -> list[ResponseEvent]:
@@ -97,21 +99,21 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
         assert response is not None  # `finish` gives it
         return response
 
-    def _done(self, cached_tokens: int | None) -> ResponseObject:
+    def _done(self) -> ResponseObject:
         check_all_finished([self._choice])
         is_cut = self._choice.finish_reason == "length"
         response = self.object("incomplete" if is_cut else "completed")
         if is_cut:
             response.incomplete_details = {"reason": "max_output_tokens"}
         response.completed_at = None if is_cut else int(time.time())
-        response.usage = self._usage(cached_tokens or 0)
+        response.usage = self._usage()
         if self._on_done is not None:
             self._on_done(response)
         return response
 
-    def _usage(self, cached_tokens: int) -> ResponsesUsage:
+    def _usage(self) -> ResponsesUsage:
         num_input = self._context.num_prompt_tokens
-        choice = self._choice
+        choice, cached_tokens = self._choice, self._progress.cached_tokens
         return ResponsesUsage(
             input_tokens=num_input,
             input_tokens_details=InputDetails(
@@ -164,7 +166,7 @@ class ResponsesWriter(ResponseWriter[ResponseEvent, ResponseObject]):
             text={"format": (body.text and body.text.format) or {"type": "text"}},
             tool_choice=body.tool_choice or "auto",
             tools=[_with_all_fields(tool) for tool in body.tools or ()],
-            top_logprobs=0,
+            top_logprobs=body.top_logprobs or 0,
             top_p=sampling.top_p,
             truncation="disabled",
             usage=None,
