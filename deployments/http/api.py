@@ -6,15 +6,14 @@ Routes parse, start a generation and pass it to `streaming.py`; shapes are
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from deployments.http.errors import RouteError, error_response
+from deployments.http.model_routes import add_model_routes
 from deployments.http.openapi import describe_bodies
+from deployments.http.paths import PathSpellings
 from deployments.http.response_store import ResponseStore
 from deployments.http.responses_routes import add_responses_routes
 from deployments.http.security import RequestGuard
@@ -32,7 +31,7 @@ from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.completions.request import BatchRequest, CompletionRequest
 from qwen3_a8w8.openai.request import parse_request
-from qwen3_a8w8.openai.response import ResponseIdentity, make_model_card, make_model_list
+from qwen3_a8w8.openai.response import ResponseIdentity
 from qwen3_a8w8.openai.responses.request import ResponsesRequest
 from qwen3_a8w8.openai.tokenization import DetokenizeRequest, TokenizeRequest
 
@@ -58,8 +57,8 @@ def build_api(
     """
     store = ResponseStore(max_stored_responses)
     app = FastAPI(title="qwen3-a8w8", version=__version__, docs_url=None, redoc_url=None)
+    app.add_middleware(PathSpellings)
     app.add_middleware(RequestGuard, max_body_bytes=max_body_bytes)
-    started_s = int(time.time())
 
     @app.exception_handler(HTTPException)
     async def no_route(request: Request, error: HTTPException) -> Response:
@@ -98,21 +97,7 @@ def build_api(
             raise
         return json_response(completion, unknown_fields_header(batch))
 
-    async def model_card() -> Any:
-        capabilities = await service.engine.capabilities()
-        return make_model_card(
-            service.name, created=started_s, max_model_len=capabilities.max_model_len
-        )
-
-    @app.get("/v1/models")
-    async def models() -> Response:
-        return json_response(make_model_list([await model_card()]))
-
-    @app.get("/v1/models/{name:path}")
-    async def model(name: str) -> Response:
-        service.check_model(name)
-        return json_response(await model_card())
-
+    add_model_routes(app, service)
     add_responses_routes(app, service, store, keep_alive_s=keep_alive_s)
     add_token_routes(app, service)
     add_status_routes(
@@ -124,6 +109,7 @@ def build_api(
             "/v1/chat/completions": ChatRequest,
             "/v1/chat/completions/render": ChatRequest,
             "/v1/completions": CompletionRequest,
+            "/v1/completions/render": CompletionRequest,
             "/v1/batch_generate": BatchRequest,
             "/v1/responses": ResponsesRequest,
             "/v1/responses/input_tokens": ResponsesRequest,

@@ -51,6 +51,21 @@ def add_status_routes(
         await service.engine.check_ready(HEALTH_TIMEOUT_S)
         return JSONResponse({"status": "ok"})
 
+    @app.get("/ping")
+    async def ping() -> Response:
+        """The same for hosts that ask for this path (SageMaker)."""
+        return await health()
+
+    @app.get("/load")
+    async def load() -> Response:
+        """Requests in progress and sequences in the queues, for load balancers."""
+        reports = await service.engine.reports(REPORT_TIMEOUT_S)
+        running = sum(report.stats.num_running for report in reports)
+        waiting = sum(report.stats.num_waiting for report in reports)
+        return JSONResponse(
+            {"server_load": running + waiting, "num_running": running, "num_waiting": waiting}
+        )
+
     @app.get("/ready")
     async def ready() -> Response:
         """A request would be served now: at least one healthy replica has loaded the model."""

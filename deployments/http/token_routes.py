@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import JSONResponse, Response
 
 from deployments.http.streaming import json_response
 from deployments.ingress.service import ModelService
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.openai.completions.request import CompletionRequest
 from qwen3_a8w8.openai.request import parse_request
 from qwen3_a8w8.openai.tokenization import (
     DetokenizeRequest,
@@ -60,20 +63,33 @@ def add_token_routes(app: FastAPI, service: ModelService) -> None:
         text = tokenizer.decode(body.tokens, skip_special_tokens=False)
         return json_response(DetokenizeResponse(prompt=text))
 
+    @app.post("/v1/completions/render")
+    async def render_texts(request: Request) -> Response:
+        completion = parse_request(CompletionRequest, await request.body())
+        service.check_model(completion.model)
+        limit = (await service.engine.capabilities()).max_model_len
+        prompts = [
+            _rendered(tokenizer.decode(ids, skip_special_tokens=False), ids, limit)
+            for ids in await service.completion_prompts(completion)
+        ]
+        return JSONResponse([prompt.model_dump() for prompt in prompts])
+
     @app.post("/v1/chat/completions/render")
     async def render(request: Request) -> Response:
         chat = parse_request(ChatRequest, await request.body())
         service.check_model(chat.model)
         prompt = await service.chat_prompt(chat)
-        return json_response(
-            RenderResponse(
-                prompt=(
-                    prompt.text
-                    if chat.truncate_prompt_tokens is None
-                    else tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
-                ),
-                prompt_token_ids=list(prompt.token_ids),
-                count=len(prompt.token_ids),
-                max_model_len=(await service.engine.capabilities()).max_model_len,
-            )
-        )
+        text = prompt.text
+        if chat.truncate_prompt_tokens is not None:
+            text = tokenizer.decode(prompt.token_ids, skip_special_tokens=False)
+        limit = (await service.engine.capabilities()).max_model_len
+        return json_response(_rendered(text, prompt.token_ids, limit))
+
+
+def _rendered(text: str, token_ids: Sequence[int], max_model_len: int) -> RenderResponse:
+    return RenderResponse(
+        prompt=text,
+        prompt_token_ids=list(token_ids),
+        count=len(token_ids),
+        max_model_len=max_model_len,
+    )

@@ -50,6 +50,7 @@ class Ingress:
             resolve_model(settings.model),
             ReplicaClient(engine, settings.failover),
             decode_batch_sizes=settings.engine.decode_batch_sizes,
+            root=settings.model,
         )
         self._methods = HandleMethods(self._service)
 

@@ -45,6 +45,7 @@ class PromptReader:
 
     Attributes:
         tokenizer: of the checkpoint.
+        template_source: text of the chat template, or None if there is none.
     """
 
     def __init__(self, model_name: str, directory: Path) -> None:
@@ -61,6 +62,7 @@ class PromptReader:
         self._template = ChatTemplate.from_directory(
             directory, special_tokens=self.tokenizer.special_tokens
         )
+        self.template_source = None if self._template is None else self._template.source
         self._model_name = model_name
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="prompts")
 

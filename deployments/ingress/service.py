@@ -17,6 +17,7 @@ from deployments.ingress.prompts import ChatPrompt, PromptReader
 from deployments.metrics.http_metrics import HttpStats, IngressReport, choices_histogram
 from deployments.replicas.admission import Places
 from deployments.replicas.engine_client import EngineClient
+from qwen3_a8w8.engine.admission.sequence_factory import check_ids
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from qwen3_a8w8.errors import InvalidRequestError, ModelNotFoundError
 from qwen3_a8w8.openai.chat.choice import ChatParsing, think_ids, thinking_limit
@@ -41,6 +42,7 @@ class ModelService:
 
     Attributes:
         name: what clients call the model.
+        root: what it is loaded from: a name or a directory.
         engine: the engines.
         generator: text generation over them, with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
@@ -56,6 +58,7 @@ class ModelService:
         engine: EngineClient,
         *,
         decode_batch_sizes: Sequence[int],
+        root: str | None = None,
     ) -> None:
         """Reads the text files of a checkpoint.
 
@@ -64,11 +67,13 @@ class ModelService:
             directory: of the checkpoint.
             engine: the engines that run it.
             decode_batch_sizes: sizes that an explicit batch may have.
+            root: what the model is loaded from, which clients may call it too; None: its name.
 
         Raises:
             CheckpointError: a file is missing or damaged.
         """
         self.name = name
+        self.root = name if root is None else root
         self.engine = engine
         self.prompts = PromptReader(name, directory)
         self.defaults = GenerationDefaults.from_directory(directory)
@@ -90,7 +95,7 @@ class ModelService:
         Raises:
             ModelNotFoundError: it isn't served here.
         """
-        if name is not None and name != self.name:
+        if name is not None and name not in (self.name, self.root):
             raise ModelNotFoundError(
                 f"the model {name!r} doesn't exist; served is {self.name!r}",
                 param="model",
@@ -247,10 +252,16 @@ class ModelService:
         """Token ids of the prompts of a text completion request.
 
         Raises:
-            InvalidRequestError: a text isn't valid Unicode.
+            InvalidRequestError: a text isn't valid Unicode, or an id is no token.
             ContextLengthError: one is far too long.
         """
         limit = await self.generator.max_prompt_tokens()
+        vocab_size = (await self.engine.capabilities()).vocab_size
+        has_several = len(request.prompt) > 1
+        for index, prompt in enumerate(request.prompt):
+            if not isinstance(prompt, str):
+                place = f"prompt[{index}]" if has_several else "prompt"
+                check_ids(prompt, vocab_size, "prompt", place)
         return tuple(
             [
                 request.truncated(

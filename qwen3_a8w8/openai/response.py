@@ -75,39 +75,6 @@ class ResponseIdentity:
         return cls(f"cmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
 
 
-class ModelCard(ResponseModel):
-    """One served model in `GET /v1/models`."""
-
-    id: str
-    object: str
-    created: int
-    owned_by: str
-    max_model_len: int
-
-
-class ModelList(ResponseModel):
-    """Body of `GET /v1/models`."""
-
-    object: str
-    data: list[ModelCard]
-
-
-def make_model_card(name: str, *, created: int, max_model_len: int) -> ModelCard:
-    """Card of a served model; `max_model_len` in tokens."""
-    return ModelCard(
-        id=name,
-        object="model",
-        created=created,
-        owned_by="qwen3-a8w8",
-        max_model_len=max_model_len,
-    )
-
-
-def make_model_list(cards: list[ModelCard]) -> ModelList:
-    """Body of `GET /v1/models`."""
-    return ModelList(object="list", data=cards)
-
-
 @dataclass(frozen=True, slots=True)
 class ResponseContext:
     """What a response repeats of its request, and what it contains.

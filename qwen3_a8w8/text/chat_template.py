@@ -39,7 +39,11 @@ _deadline_s: ContextVar[float] = ContextVar("deadline_s", default=math.inf)
 
 
 class ChatTemplate:
-    """A compiled chat template."""
+    """A compiled chat template.
+
+    Attributes:
+        source: its text.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class ChatTemplate:
         Raises:
             CheckpointError: the template has a syntax error.
         """
+        self.source = source
         self._special_tokens = dict(special_tokens or {})
         self._max_chars = max_chars
         self._max_render_s = max_render_s

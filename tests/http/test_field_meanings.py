@@ -185,6 +185,17 @@ async def test_no_tokens_are_generated_where_none_are_asked_for(http, tokenizer,
     assert body["choices"][0]["text"] == ""
 
 
+@pytest.mark.parametrize("token_id", [100_000, 2**40])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/completions/render"])
+async def test_id_that_is_no_token_is_refused_with_its_place(http, path, token_id):
+    for prompt, place in (([1, token_id], "prompt[1]"), ([[1], [1, 2, token_id]], "prompt[1][2]")):
+        answer = await http.post(path, json={"prompt": prompt, "echo": True})
+        assert answer.status_code == 400
+        error = answer.json()["error"]
+        assert error["param"] == "prompt"
+        assert error["message"].startswith(f"{place} is token {token_id}")
+
+
 async def test_seeds_may_be_negative(http):
     first, again = [await complete(http, seed=-5) for _ in range(2)]
     assert first["choices"] == again["choices"]

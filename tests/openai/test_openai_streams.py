@@ -12,12 +12,8 @@ from qwen3_a8w8.errors import EngineDeadError
 from qwen3_a8w8.openai.chat.choice import ChatParsing
 from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.completions.writer import CompletionWriter
-from qwen3_a8w8.openai.response import (
-    ResponseContext,
-    ResponseIdentity,
-    make_model_card,
-    make_model_list,
-)
+from qwen3_a8w8.openai.model_card import make_model_card, make_model_list
+from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity
 from qwen3_a8w8.text.outputs import LogprobEntry, OutputDelta, TokenLogprob
 from qwen3_a8w8.text.reasoning import ReasoningState
 
@@ -316,7 +312,7 @@ def test_completion_response_has_echo_logprobs_and_usage():
 def test_model_list_is_valid_for_the_official_type():
     from openai.types import Model
 
-    models = make_model_list([make_model_card("m", created=1, max_model_len=40960)])
+    models = make_model_list([make_model_card("m", root="m", created=1, max_model_len=40960)])
     raw = json.loads(models.to_json())
     assert raw["object"] == "list"
     model = TypeAdapter(Model).validate_python(raw["data"][0], strict=True)

@@ -132,8 +132,8 @@ def check_request(request: EngineRequest, capabilities: RunnerCapabilities) -> N
         raise InvalidRequestError(
             "the prompt has 0 tokens, expected at least 1", param="prompt", code="empty_prompt"
         )
-    _check_ids(request.prompt_token_ids, vocab_size, "prompt")
-    _check_ids(request.output_token_ids, vocab_size, "output_token_ids")
+    check_ids(request.prompt_token_ids, vocab_size, "prompt")
+    check_ids(request.output_token_ids, vocab_size, "output_token_ids")
     request.sampling.check_vocabulary(vocab_size)
     if request.output_token_ids and request.sampling.n > 1:
         raise InvalidRequestError(
@@ -258,14 +258,28 @@ def _blocks_to_begin(request: EngineRequest, capabilities: RunnerCapabilities) -
     return -(-num_tokens // capabilities.block_size)
 
 
-def _check_ids(token_ids: Iterable[int], vocab_size: int, param: str) -> None:
+def check_ids(
+    token_ids: Iterable[int], vocab_size: int, param: str, place: str | None = None
+) -> None:
+    """Checks that ids are tokens.
+
+    Args:
+        token_ids: of a prompt or an output.
+        vocab_size: of the model.
+        param: the request's field.
+        place: path of the ids in the request for messages; None: `param`.
+
+    Raises:
+        InvalidRequestError: one isn't.
+    """
+    place = param if place is None else place
     for position, token_id in enumerate(token_ids):
         if not isinstance(token_id, int) or isinstance(token_id, bool):
             raise InvalidRequestError(
-                f"{param}[{position}] is {token_id!r}, expected an integer token id", param=param
+                f"{place}[{position}] is {token_id!r}, expected an integer token id", param=param
             )
         if not 0 <= token_id < vocab_size:
             raise InvalidRequestError(
-                f"{param}[{position}] is token {token_id}, but ids go from 0 to {vocab_size - 1}",
+                f"{place}[{position}] is token {token_id}, but ids go from 0 to {vocab_size - 1}",
                 param=param,
             )
