@@ -11,7 +11,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
 from deployments.http.errors import RouteError, error_response
+from deployments.http.messages_routes import add_messages_routes
 from deployments.http.model_routes import add_model_routes
+from deployments.http.ollama_routes import ShowRequest, add_ollama_routes
 from deployments.http.openapi import describe_bodies
 from deployments.http.paths import PathSpellings
 from deployments.http.response_store import ResponseStore
@@ -26,7 +28,9 @@ from deployments.http.streaming import (
 from deployments.http.token_routes import add_token_routes
 from deployments.ingress.service import ModelService
 from qwen3_a8w8 import __version__
+from qwen3_a8w8.anthropic.request import CountTokensRequest, MessagesRequest
 from qwen3_a8w8.errors import InvalidRequestError
+from qwen3_a8w8.ollama.request import OllamaChatRequest, OllamaGenerateRequest
 from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.chat.writer import ChatWriter
 from qwen3_a8w8.openai.completions.request import BatchRequest, CompletionRequest
@@ -68,7 +72,7 @@ def build_api(
             status=error.status_code,
             code=code,
         )
-        response = error_response(route)
+        response = error_response(route, request.url.path)
         response.headers.update(error.headers or {})
         return response
 
@@ -76,7 +80,7 @@ def build_api(
     async def chat_completions(request: Request) -> Response:
         chat = parse_request(ChatRequest, await request.body())
         started = await service.start_chat(
-            chat, ResponseIdentity.for_chat(service.name), ChatWriter
+            chat, ResponseIdentity.new("chatcmpl-", service.name), ChatWriter
         )
         return await generation_response(started, chat, keep_alive_s)
 
@@ -99,6 +103,8 @@ def build_api(
 
     add_model_routes(app, service)
     add_responses_routes(app, service, store, keep_alive_s=keep_alive_s)
+    add_messages_routes(app, service, keep_alive_s=keep_alive_s)
+    add_ollama_routes(app, service, keep_alive_s=keep_alive_s)
     add_token_routes(app, service)
     add_status_routes(
         app, service, ingress_reports or service.own_report, has_vllm_names=has_vllm_names
@@ -113,6 +119,11 @@ def build_api(
             "/v1/batch_generate": BatchRequest,
             "/v1/responses": ResponsesRequest,
             "/v1/responses/input_tokens": ResponsesRequest,
+            "/v1/messages": MessagesRequest,
+            "/v1/messages/count_tokens": CountTokensRequest,
+            "/api/chat": OllamaChatRequest,
+            "/api/generate": OllamaGenerateRequest,
+            "/api/show": ShowRequest,
             "/tokenize": TokenizeRequest,
             "/detokenize": DetokenizeRequest,
         },

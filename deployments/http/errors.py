@@ -8,9 +8,11 @@ clients get a 500 without details.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from fastapi.responses import JSONResponse
 
+from qwen3_a8w8.anthropic.errors import message_error
 from qwen3_a8w8.errors import (
     CapacityError,
     EngineDeadError,
@@ -20,6 +22,10 @@ from qwen3_a8w8.errors import (
     RequestFailedError,
 )
 from qwen3_a8w8.openai.errors import error_body
+
+MESSAGES_PATH = "/v1/messages"
+OLLAMA_PATH = "/api/"
+"""Paths of other APIs than OpenAI's, whose errors have other formats."""
 
 
 class ResponseNotFoundError(InvalidRequestError):
@@ -85,8 +91,13 @@ def status_and_code(error: Exception) -> tuple[int, str | None]:
     return 500, None
 
 
-def error_response(error: Exception) -> JSONResponse:
-    """The response to a request that failed before any of its response was sent."""
+def error_response(error: Exception, path: str = "") -> JSONResponse:
+    """The response to a request that failed before any of its response was sent.
+
+    Args:
+        error: why.
+        path: of the request; APIs have their own formats.
+    """
     status, code = status_and_code(error)
     headers = {}
     if isinstance(error, CapacityError):
@@ -95,4 +106,11 @@ def error_response(error: Exception) -> JSONResponse:
         headers["Retry-After"] = "1"  # an engine is being replaced: how long isn't known
     if isinstance(error, AuthenticationError):
         headers["WWW-Authenticate"] = "Bearer"
-    return JSONResponse(error_body(error, code=code), status_code=status, headers=headers)
+    return JSONResponse(_body(error, path, status, code), status_code=status, headers=headers)
+
+
+def _body(error: Exception, path: str, status: int, code: str | None) -> dict[str, Any]:
+    if path.startswith(MESSAGES_PATH):
+        return message_error(error, status)
+    body = error_body(error, code=code)
+    return {"error": body["error"]["message"]} if path.startswith(OLLAMA_PATH) else body

@@ -7,11 +7,13 @@ body and of errors is added here.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
+
+from deployments.http.errors import MESSAGES_PATH, OLLAMA_PATH
 
 _REFERENCE = "#/components/schemas/{model}"
 _JSON = "application/json"
@@ -30,6 +32,32 @@ class ErrorBody(BaseModel):
     """Body of every response with a status of 400 or more."""
 
     error: ErrorDetail
+
+
+class MessageErrorDetail(BaseModel):
+    """What went wrong, in Anthropic's format."""
+
+    type: str
+    message: str
+
+
+class MessageErrorBody(BaseModel):
+    """Body of every response of `/v1/messages` with a status of 400 or more."""
+
+    type: Literal["error"]
+    error: MessageErrorDetail
+
+
+class OllamaErrorBody(BaseModel):
+    """Body of every response of `/api/` with a status of 400 or more."""
+
+    error: str
+
+
+_ERRORS: dict[str, type[BaseModel]] = {
+    MESSAGES_PATH: MessageErrorBody,
+    OLLAMA_PATH: OllamaErrorBody,
+}
 
 
 def describe_bodies(app: FastAPI, bodies: Mapping[str, type[BaseModel]]) -> None:
@@ -51,7 +79,8 @@ def describe_bodies(app: FastAPI, bodies: Mapping[str, type[BaseModel]]) -> None
 
 
 def _complete(schema: dict[str, Any], bodies: Mapping[str, type[BaseModel]]) -> dict[str, Any]:
-    models: list[type[BaseModel]] = [*dict.fromkeys(bodies.values()), ErrorBody]
+    errors: list[type[BaseModel]] = [ErrorBody, *_ERRORS.values()]
+    models: list[type[BaseModel]] = [*dict.fromkeys(bodies.values()), *errors]
     references, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template=_REFERENCE
     )
@@ -61,11 +90,13 @@ def _complete(schema: dict[str, Any], bodies: Mapping[str, type[BaseModel]]) -> 
             "required": True,
             "content": {_JSON: {"schema": references[model, "validation"]}},
         }
-    error = {
-        "description": "The request failed.",
-        "content": {_JSON: {"schema": references[ErrorBody, "validation"]}},
-    }
-    for operations in schema["paths"].values():
+    for path, operations in schema["paths"].items():
+        kinds = (kind for prefix, kind in _ERRORS.items() if path.startswith(prefix))
+        kind: type[BaseModel] = next(kinds, ErrorBody)
+        error = {
+            "description": "The request failed.",
+            "content": {_JSON: {"schema": references[kind, "validation"]}},
+        }
         for operation in operations.values():
             # FastAPI's own validation, which no route uses.
             operation["responses"].pop("422", None)

@@ -12,10 +12,10 @@ from deployments.http.response_store import ResponseStore, StoredResponse
 from deployments.http.streaming import generation_response, json_response
 from deployments.ingress.service import ModelService
 from qwen3_a8w8.errors import InvalidRequestError
-from qwen3_a8w8.openai.request import parse_request
+from qwen3_a8w8.openai.request import own_names, parse_request
 from qwen3_a8w8.openai.response import ResponseIdentity
 from qwen3_a8w8.openai.responses.items import Item
-from qwen3_a8w8.openai.responses.request import ResponsesRequest
+from qwen3_a8w8.openai.responses.request import OWN_NAMES, ResponsesRequest
 from qwen3_a8w8.openai.responses.shapes import (
     DeletedResponse,
     InputItemsPage,
@@ -55,9 +55,9 @@ def add_responses_routes(
             store.get("", "background")
         is_kept = store.is_open and body.is_stored
         make_writer = functools.partial(ResponsesWriter, body, keep if is_kept else None)
-        started = await service.start_chat(
-            chat, ResponseIdentity.for_response(service.name), make_writer
-        )
+        identity = ResponseIdentity.new("resp_", service.name)
+        with own_names(OWN_NAMES, sent=body.model_extra or {}):
+            started = await service.start_chat(chat, identity, make_writer)
         if body.background:
             writer = started[1]
             assert isinstance(writer, ResponsesWriter)

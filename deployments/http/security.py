@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.http.api_keys import ApiKeys, KeyLimits
 from deployments.http.errors import (
+    MESSAGES_PATH,
     AuthenticationError,
     BodyTooLargeError,
     CorsError,
@@ -82,21 +83,22 @@ class ApiKeyCheck:
             await self._app(scope, receive, send)
             return
         try:
-            key = self._identify(Headers(scope=scope))
+            key = self._identify(Headers(scope=scope), _route_path(scope))
             self._limits.start(key)
         except Qwen3A8W8Error as error:
-            await error_response(error)(scope, receive, send)
+            await error_response(error, _route_path(scope))(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         finally:
             self._limits.end(key)
 
-    def _identify(self, headers: Headers) -> int:
+    def _identify(self, headers: Headers, path: str) -> int:
         scheme, _, key = headers.get("authorization", "").partition(" ")
-        number = None
-        if scheme.lower() == "bearer":
-            number = self._keys.identify(key.strip().encode("latin-1"))
+        if scheme.lower() != "bearer":
+            # Anthropic's clients send the key in a header of its own.
+            key = headers.get("x-api-key", "") if path.startswith(MESSAGES_PATH) else ""
+        number = self._keys.identify(key.strip().encode("latin-1")) if key else None
         if number is None:
             raise AuthenticationError(
                 "the API key is missing or wrong; send a valid one as 'Authorization: Bearer KEY'"
@@ -122,7 +124,7 @@ class SizeCheck:
                 self._check_headers(scope)
                 self._check_body(Headers(scope=scope))
             except Qwen3A8W8Error as error:
-                await error_response(error)(scope, receive, send)
+                await error_response(error, _route_path(scope))(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -192,7 +194,7 @@ class RequestGuard:
             log_failure(error)
             if has_started:
                 raise
-            await error_response(error)(scope, receive, send)
+            await error_response(error, _route_path(scope))(scope, receive, send)
 
 
 class Cors(CORSMiddleware):

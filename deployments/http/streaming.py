@@ -1,16 +1,13 @@
 """Generations as HTTP responses: whole, or as server-sent events.
 
 Errors are reported by status as long as nothing has been sent, and by an error frame
-afterwards; either way in OpenAI's shape. A generation ends with its response, however
+afterwards; either way in the API's own shape. A generation ends with its response, however
 that ends.
-
-Source of the framing: WHATWG HTML, section 9.2, "Server-sent events".
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -19,35 +16,13 @@ from fastapi.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from deployments.http.errors import status_and_code
+from deployments.http.framing import Framing, OpenAiFraming
 from deployments.ingress.generation import Generation
 from deployments.ingress.service import AnyWriter, Started
-from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.request import RequestModel
 from qwen3_a8w8.openai.response import ResponseModel
-from qwen3_a8w8.openai.responses.request import ResponsesRequest
-from qwen3_a8w8.openai.sampling_fields import SamplingFields
 
-MEDIA_TYPE = "text/event-stream"
-DONE_FRAME = "data: [DONE]\n\n"
-KEEP_ALIVE_FRAME = ": keep-alive\n\n"
-"""A comment; clients skip it, proxies see that the connection lives."""
-WAITING_FRAME = ": waiting for an engine\n\n"
-"""The comment of a stream whose engine is lost, until another one goes on with it."""
-
-
-def data_frame(event: ResponseModel) -> str:
-    """Frame of one chunk."""
-    # The JSON is on one line: every line break inside a string is escaped.
-    name = event.event_name
-    data = f"data: {event.to_json()}\n\n"
-    return data if name is None else f"event: {name}\n{data}"
-
-
-def error_frame(error: BaseException, *, code: str | None = None) -> str:
-    """Frame that reports a broken stream; `DONE_FRAME` may follow."""
-    return f"data: {json.dumps(error_body(error, code=code), ensure_ascii=False)}\n\n"
-
-
+OPENAI_FRAMING = OpenAiFraming()
 MAX_UNKNOWN_FIELDS = 32
 _is_header_safe = re.compile(r"[A-Za-z0-9_.-]{1,64}").fullmatch
 
@@ -55,18 +30,23 @@ logger = logging.getLogger("ray.serve")
 
 
 async def generation_response(
-    started: Started, request: SamplingFields | ResponsesRequest, keep_alive_s: float | None
+    started: Started,
+    request: RequestModel,
+    keep_alive_s: float | None,
+    framing: Framing = OPENAI_FRAMING,
 ) -> Response:
     """The response to a started request.
 
     Args:
         started: its generation and writer.
         request: its body.
-        keep_alive_s: a stream that is silent for so long gets a comment; None: never.
+        keep_alive_s: a stream that is silent for so long gets a frame that says nothing; None:
+            never.
+        framing: of a stream.
     """
     headers = unknown_fields_header(request) | skipped_tools_header(request)
     if request.is_stream:
-        return EventStreamResponse(started, headers, keep_alive_s)
+        return EventStreamResponse(started, headers, keep_alive_s, framing)
     return json_response(await _whole(*started), headers)
 
 
@@ -78,15 +58,19 @@ def json_response(body: ResponseModel, headers: Mapping[str, str] | None = None)
 
 
 class EventStreamResponse(StreamingResponse):
-    """Server-sent events of a generation."""
+    """The events of a generation."""
 
     def __init__(
-        self, started: Started, headers: Mapping[str, str], keep_alive_s: float | None
+        self,
+        started: Started,
+        headers: Mapping[str, str],
+        keep_alive_s: float | None,
+        framing: Framing = OPENAI_FRAMING,
     ) -> None:
         self._generation, writer = started
         super().__init__(
-            _frames(self._generation, writer, keep_alive_s),
-            media_type=MEDIA_TYPE,
+            _frames(self._generation, writer, keep_alive_s, framing),
+            media_type=framing.media_type,
             headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **headers},
         )
 
@@ -97,27 +81,30 @@ class EventStreamResponse(StreamingResponse):
 
 
 async def _frames(
-    generation: Generation, writer: AnyWriter, keep_alive_s: float | None
+    generation: Generation, writer: AnyWriter, keep_alive_s: float | None, framing: Framing
 ) -> AsyncIterator[str]:
     try:
-        if first := [data_frame(event) for event in writer.begin()]:
+        if first := [framing.event(event) for event in writer.begin()]:
             yield "".join(first)
         async for updates in generation.every(keep_alive_s):
-            if not updates and keep_alive_s is not None:
-                yield WAITING_FRAME if generation.waits_for_engine else KEEP_ALIVE_FRAME
+            if not updates and keep_alive_s is not None and framing.keep_alive:
+                yield framing.waiting if generation.waits_for_engine else framing.keep_alive
             frames = [
-                data_frame(event) for index, delta in updates for event in writer.feed(index, delta)
+                framing.event(event)
+                for index, delta in updates
+                for event in writer.feed(index, delta)
             ]
             if frames:
                 yield "".join(frames)
         for event in writer.finish():
-            yield data_frame(event)
+            yield framing.event(event)
     except Exception as error:
         log_failure(error)
         code = status_and_code(error)[1]
-        events = [data_frame(event) for event in writer.fail(error, code)]
-        yield "".join(events) or error_frame(error, code=code)
-    yield DONE_FRAME
+        events = [framing.event(event) for event in writer.fail(error, code)]
+        yield "".join(events) or framing.error(error, code)
+    if framing.end:
+        yield framing.end
 
 
 async def _whole(generation: Generation, writer: AnyWriter) -> ResponseModel:

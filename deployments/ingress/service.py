@@ -47,6 +47,7 @@ class ModelService:
         generator: text generation over them, with the checkpoint's tokenizer.
         prompts: tokenizer and chat template.
         defaults: the checkpoint's sampling settings.
+        num_weight_bytes: size of the checkpoint's weight files.
         http_stats: what the middleware counts.
         num_choices: `n` of the requests that the engines have accepted.
     """
@@ -76,6 +77,7 @@ class ModelService:
         self.root = name if root is None else root
         self.engine = engine
         self.prompts = PromptReader(name, directory)
+        self.num_weight_bytes = sum(file.stat().st_size for file in directory.glob("*.safetensors"))
         self.defaults = GenerationDefaults.from_directory(directory)
         self.http_stats = HttpStats()
         self.num_choices = choices_histogram()
@@ -208,18 +210,42 @@ class ModelService:
         sampling = request.sampling_params(self.defaults).tokenized(self.prompts.tokenizer)
         count = len(request.prompt) * sampling.n
         async with self.engine.admission.places(count) as places:
-            return await self._start_completion(request, sampling, places)
+            prompts, writer = await self._completion(request, sampling)
+            return await self._start_prompts(request, sampling, prompts, places), writer
 
-    async def _start_completion(
-        self, request: CompletionRequest, sampling: SamplingParams, places: Places
+    async def start_text(
+        self,
+        request: CompletionRequest,
+        identity: ResponseIdentity,
+        make_writer: Callable[[ResponseContext], AnyWriter],
     ) -> Started:
-        prompts, writer = await self._completion(request, sampling)
+        """As `start_completion`, for a response of another API; it has one prompt and choice.
+
+        Args:
+            request: the request.
+            identity: of its response.
+            make_writer: makes the writer of its response.
+        """
+        sampling = request.sampling_params(self.defaults).tokenized(self.prompts.tokenizer)
+        async with self.engine.admission.places(1) as places:
+            prompts = await self.completion_prompts(request)
+            context = ResponseContext(identity, prompts, **request.context_options())
+            generation = await self._start_prompts(request, sampling, prompts, places)
+        return generation, make_writer(context)
+
+    async def _start_prompts(
+        self,
+        request: CompletionRequest,
+        sampling: SamplingParams,
+        prompts: Sequence[tuple[int, ...]],
+        places: Places,
+    ) -> Generation:
         seed, options = seed_of(sampling), request.engine_options()
         generation = await self.generator.start(
             [one for ids in prompts for one in split_request(ids, sampling, seed, options)], places
         )
         self.num_choices.observe(sampling.n, len(prompts))
-        return generation, writer
+        return generation
 
     async def complete_batch(self, request: CompletionRequest) -> CompletionResponse:
         """Runs the prompts of a text completion request as one true batch.
@@ -292,7 +318,7 @@ class ModelService:
             first = [self.prompts.tokenizer.token_text(prompt[0]) for prompt in prompts]
             echo_tokens = tuple(text for text in first for _ in range(sampling.n))
         context = ResponseContext(
-            await self._fingerprinted(ResponseIdentity.for_completion(self.name)),
+            await self._fingerprinted(ResponseIdentity.new("cmpl-", self.name)),
             prompts,
             sampling.n,
             sampling=sampling,

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -25,6 +27,11 @@ class RequestModel(BaseModel):
     def unknown_fields(self) -> tuple[str, ...]:
         """Paths of fields in the request that aren't supported, sorted."""
         return tuple(sorted(_unknown_in(self, "")))
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is streamed."""
+        return False
 
     @property
     def skipped_tools(self) -> tuple[str, ...]:
@@ -83,6 +90,34 @@ def validate_request(model: type[_Model], raw: object) -> _Model:
         return model.model_validate(raw)
     except ValidationError as error:
         raise request_error(error, raw) from None
+
+
+OwnNames = Sequence[tuple[str, str]]
+"""Patterns of path prefixes in a chat request, and their names in another API."""
+
+
+@contextmanager
+def own_names(names: OwnNames, sent: Container[str] = ()) -> Iterator[None]:
+    """Within it, errors name the fields of another API, which was translated to chat completions.
+
+    Args:
+        names: the other API's.
+        sent: fields that the client sent under their names in chat completions.
+
+    Raises:
+        InvalidRequestError: as it was raised, of the same class.
+    """
+    try:
+        yield
+    except InvalidRequestError as error:
+        param, message = error.param or "", str(error)
+        if re.split(r"\W", param)[0] not in sent:
+            for pattern, own_name in names:
+                if re.match(pattern, param):
+                    error.param = re.sub(f"^{pattern}", own_name, param)
+                    error.args = (re.sub(f"^{pattern}", own_name, message),)
+                    break
+        raise
 
 
 _MAX_SHOWN_CHARS = 100
@@ -214,7 +249,12 @@ def _path(problem: Any, raw: object) -> str:
     location: Sequence[str | int] = problem["loc"]
     path, value = "", raw
     for place, step in enumerate(location):
-        is_role = place >= 2 and location[place - 2] == "messages" and place == 2
+        is_role = (
+            place == 2
+            and location[0] == "messages"
+            and isinstance(value, dict)
+            and value.get("role") == step
+        )
         is_missing = problem["type"] == "missing" and place == len(location) - 1
         if isinstance(step, int):
             path += f"[{step}]"

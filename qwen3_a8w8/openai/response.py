@@ -60,19 +60,14 @@ class ResponseIdentity:
         }
 
     @classmethod
-    def for_chat(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
-        """A new chat completion's identity."""
-        return cls(f"chatcmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
+    def new(cls, prefix: str, model: str) -> ResponseIdentity:
+        """A new response's identity.
 
-    @classmethod
-    def for_response(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
-        """A new response's identity, in the sense of the Responses API."""
-        return cls(f"resp_{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
-
-    @classmethod
-    def for_completion(cls, model: str, system_fingerprint: str | None = None) -> ResponseIdentity:
-        """A new text completion's identity."""
-        return cls(f"cmpl-{uuid.uuid4().hex}", int(time.time()), model, system_fingerprint)
+        Args:
+            prefix: of its id, which tells the API.
+            model: as the client knows it.
+        """
+        return cls(f"{prefix}{uuid.uuid4().hex}", int(time.time()), model)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,10 @@ def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
 
+StopField = Annotated[list[str] | None, BeforeValidator(_as_list)]
+"""Stop strings: one, or a list."""
+
+
 def _by_token_id(value: object) -> object:
     """Converts keys to integers: JSON has string keys only, Python clients may use integers."""
     if not isinstance(value, dict):
@@ -60,7 +64,7 @@ class SamplingFields(StructuredFields):
     seed: int | None = None
     bad_words: list[str] | None = None
     allowed_token_ids: list[int] | None = None
-    stop: Annotated[list[str] | None, BeforeValidator(_as_list)] = None
+    stop: StopField = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
     no_stop_trim: bool | None = None

@@ -6,13 +6,7 @@ from openai import OpenAI
 from openai._streaming import Stream
 from openai.types.chat import ChatCompletionChunk
 
-from deployments.http.streaming import (
-    DONE_FRAME,
-    KEEP_ALIVE_FRAME,
-    MEDIA_TYPE,
-    data_frame,
-    error_frame,
-)
+from deployments.http.framing import DONE_FRAME, KEEP_ALIVE_FRAME, OpenAiFraming
 from qwen3_a8w8.errors import (
     CapacityError,
     ContextLengthError,
@@ -25,20 +19,21 @@ from qwen3_a8w8.openai.errors import error_body
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity
 from qwen3_a8w8.text.outputs import OutputDelta
 
+FRAMING = OpenAiFraming()
 TEXT = "line\nbreak \r\n \u2028 data: [DONE] 你好"
 
 
 def chat_frames():
-    stream = ChatWriter(ResponseContext(ResponseIdentity.for_chat("m"), ((1,),)))
+    stream = ChatWriter(ResponseContext(ResponseIdentity.new("chatcmpl-", "m"), ((1,),)))
     chunks = stream.feed(0, OutputDelta(TEXT, (1,), (), "stop"))
-    return [data_frame(chunk) for chunk in chunks]
+    return [FRAMING.event(chunk) for chunk in chunks]
 
 
 def read_with_client(body):
     """The frames as the official client's stream reader sees them."""
     transport = httpx.MockTransport(
         lambda request: httpx.Response(
-            200, content=body.encode(), headers={"content-type": MEDIA_TYPE}
+            200, content=body.encode(), headers={"content-type": FRAMING.media_type}
         )
     )
     with OpenAI(
@@ -67,7 +62,7 @@ def test_frame_is_one_data_line():
 def test_error_frame_raises_in_the_official_client():
     from openai import APIError
 
-    body = "".join(chat_frames()[:1]) + error_frame(EngineDeadError("the device is gone"))
+    body = "".join(chat_frames()[:1]) + FRAMING.error(EngineDeadError("the device is gone"), None)
     with pytest.raises(APIError, match="the device is gone"):
         read_with_client(body)
 
@@ -86,7 +81,7 @@ def test_error_frame_raises_in_the_official_client():
 def test_error_body_has_the_openai_shape(error, kind, param, code):
     expected = {"error": {"message": "m", "type": kind, "param": param, "code": code}}
     assert error_body(error) == expected
-    assert json.loads(error_frame(error).removeprefix("data: ")) == expected
+    assert json.loads(FRAMING.error(error, None).removeprefix("data: ")) == expected
 
 
 def test_error_body_explicit_code_goes_before_the_exceptions_own():

@@ -202,7 +202,7 @@ class Silent:
 
 async def test_silent_stream_gets_comments(service):
     request = validate_request(ChatRequest, {"messages": [USER], "stream": True, "max_tokens": 1})
-    identity = ResponseIdentity.for_chat("tiny")
+    identity = ResponseIdentity.new("chatcmpl-", "tiny")
     generation, writer = await service.start_chat(request, identity, ChatWriter)
     updates = [item async for item in generation]
     response = EventStreamResponse((Silent([[], [], *updates]), writer), {}, 0.5)
@@ -217,7 +217,7 @@ async def test_generation_gives_empty_updates_when_nothing_comes(service, engine
     answer = engine._answer
     engine._answer = held.append
     request = validate_request(ChatRequest, {"messages": [USER], "max_tokens": 1})
-    identity = ResponseIdentity.for_chat("tiny")
+    identity = ResponseIdentity.new("chatcmpl-", "tiny")
     generation, _ = await service.start_chat(request, identity, ChatWriter)
     seen = []
     async for updates in generation.every(0.001):

@@ -57,12 +57,23 @@ def as_request(case):
 
 def check(answer, statuses=frozenset(STATUSES)):
     assert answer.status_code in statuses, answer.text
-    if answer.status_code >= 400:
+    path, media_type = answer.request.url.path, answer.headers["content-type"]
+    if answer.status_code >= 400 and path.startswith("/v1/messages"):
+        body = answer.json()
+        assert body["type"] == "error"
+        assert set(body["error"]) == {"type", "message"}
+    elif answer.status_code >= 400 and path.startswith("/api/"):
+        assert isinstance(answer.json()["error"], str)
+    elif answer.status_code >= 400:
         check_error(answer, answer.status_code)
-    elif answer.headers["content-type"].startswith("text/event-stream"):
+    elif media_type.startswith("text/event-stream"):
         frames = answer.text.strip().split("\n\n")
-        assert frames[-1] == "data: [DONE]"
+        ends = {"data: [DONE]", 'event: message_stop\ndata: {"type":"message_stop"}'}
+        assert frames[-1] in ends
         assert not any('"error"' in frame for frame in frames)
+    elif media_type == "application/x-ndjson":
+        chunks = [json.loads(line) for line in answer.text.splitlines()]
+        assert [chunk["done"] for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
 
 
 def test_schema_has_the_body_of_every_post_route_and_no_422(openapi):

@@ -5,7 +5,8 @@ from contextlib import aclosing
 
 import pytest
 
-from deployments.http.streaming import KEEP_ALIVE_FRAME, WAITING_FRAME, generation_response
+from deployments.http.framing import KEEP_ALIVE_FRAME, WAITING_FRAME
+from deployments.http.streaming import generation_response
 from deployments.replicas.failover import EngineLost
 from qwen3_a8w8.engine.request import TokenEvent
 from qwen3_a8w8.openai.completions.request import CompletionRequest

@@ -320,7 +320,7 @@ def test_model_list_is_valid_for_the_official_type():
 
 
 def test_identities_are_unique_and_carry_the_kind():
-    first, second = ResponseIdentity.for_chat("m"), ResponseIdentity.for_chat("m")
+    first, second = ResponseIdentity.new("chatcmpl-", "m"), ResponseIdentity.new("chatcmpl-", "m")
     assert first.id != second.id
     assert first.id.startswith("chatcmpl-")
-    assert ResponseIdentity.for_completion("m").id.startswith("cmpl-")
+    assert ResponseIdentity.new("cmpl-", "m").id.startswith("cmpl-")

@@ -6,8 +6,6 @@ Fields that chat completions support are converted, the others are rejected by n
 
 from __future__ import annotations
 
-import re
-from collections.abc import Container
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -20,6 +18,7 @@ from qwen3_a8w8.openai.request import (
     FieldError,
     NestedModel,
     RequestModel,
+    own_names,
     shown,
     validate_request,
 )
@@ -35,7 +34,7 @@ _SAME_IN_CHAT = (
     "metadata",
     "user",
 )
-_OWN_NAMES = (
+OWN_NAMES = (
     (r"messages\b", "input"),
     (r"(tools\[\d+\]|tool_choice)\.function\b", r"\1"),
     (r"response_format(\.json_schema)?\b", "text.format"),
@@ -206,10 +205,8 @@ class ResponsesRequest(RequestModel):
             for name, value in (self.model_extra or {}).items()
             if name in ChatRequest.model_fields and name not in raw
         }
-        try:
+        with own_names(OWN_NAMES, sent=chat_fields):
             return validate_request(ChatRequest, raw | chat_fields)
-        except InvalidRequestError as error:
-            raise _with_own_names(error, sent=chat_fields) from None
 
 
 def _chat_tool_choice(choice: str | dict[str, Any]) -> object:
@@ -237,20 +234,3 @@ def _chat_format(text_format: dict[str, Any]) -> dict[str, Any]:
         return text_format
     schema = {k: v for k, v in text_format.items() if k != "type"}
     return {"type": "json_schema", "json_schema": schema}
-
-
-def _with_own_names(error: InvalidRequestError, sent: Container[str]) -> InvalidRequestError:
-    """Renames the field in an error of the chat request to its name in this API.
-
-    Args:
-        error: of the chat request.
-        sent: fields that the client sent under their chat names.
-    """
-    param, message = error.param or "", str(error)
-    for pattern, own_name in _OWN_NAMES:
-        if re.split(r"\W", param)[0] in sent:
-            break
-        if re.match(pattern, param):
-            param, message = (re.sub(f"^{pattern}", own_name, text) for text in (param, message))
-            break
-    return InvalidRequestError(message, param=param or None, code=error.code)
