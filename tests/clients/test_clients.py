@@ -21,6 +21,8 @@ CHAT_STEPS = ["stream", "tools", "structured", "history"]
 PYTHON_CLIENTS = {
     "openai": [],  # of the tests themselves
     "openai-agents": ["openai-agents"],
+    "anthropic": ["anthropic"],
+    "ollama": ["ollama"],
     "instructor": ["instructor"],
     "pydantic-ai": ["pydantic-ai-slim[openai]"],
     "langchain-openai": ["langchain-openai"],
