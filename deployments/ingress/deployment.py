@@ -22,7 +22,7 @@ from deployments.metrics.http_metrics import HttpMetrics, IngressReport
 from deployments.replicas.client import ReplicaClient, broadcast
 from deployments.replicas.refusal_log import RefusalFilter
 from deployments.settings import AppSettings
-from qwen3_a8w8.checkpoint.resolve import resolve_model
+from qwen3_a8w8.checkpoint.resolve import DEMO, resolve_model
 from qwen3_a8w8.text.outputs import GenerationOutput, OutputDelta
 
 
@@ -45,12 +45,14 @@ class Ingress:
         """
         logging.getLogger("ray.serve").addFilter(RefusalFilter())  # Serve logs by this name
         self._settings = settings
+        directory = resolve_model(settings.model)
         self._service = ModelService(
             settings.public_name,
-            resolve_model(settings.model),
+            directory,
             ReplicaClient(engine, settings.failover),
             decode_batch_sizes=settings.engine.decode_batch_sizes,
-            root=settings.model,
+            # Benchmarks load their tokenizer from it.
+            root=str(directory) if settings.model == DEMO else settings.model,
         )
         self._methods = HandleMethods(self._service)
 
@@ -145,6 +147,7 @@ class Ingress:
         self,
         prompts: Sequence[Prompt],
         sampling: Sampling = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         priority: int = 0,
         timeout_s: float | None = None,
@@ -160,7 +163,10 @@ class Ingress:
             EngineDeadError: no engine could finish it.
         """
         return await self._methods.generate_batch(
-            prompts, sampling, options=_options(priority, timeout_s, cache_salt)
+            prompts,
+            sampling,
+            chat_template_kwargs,
+            options=_options(priority, timeout_s, cache_salt),
         )
 
 

@@ -65,13 +65,17 @@ class HandleMethods:
         self,
         prompts: Sequence[Prompt],
         sampling: Sampling = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         *,
         options: Mapping[str, Any] | None = None,
     ) -> list[GenerationOutput]:
         """Answers 1 or 16 prompts as one true batch; see `Ingress.generate_batch`."""
         self._service.generator.check_batch_size(len(prompts))
         async with self._service.engine.admission.places(len(prompts)) as places:
-            requests = [await self._request(prompt, sampling, None, options) for prompt in prompts]
+            requests = [
+                await self._request(prompt, sampling, chat_template_kwargs, options)
+                for prompt in prompts
+            ]
             deltas = await self._service.generator.run_batch(requests, places)
         return [_output(request, [delta]) for request, delta in zip(requests, deltas, strict=True)]
 

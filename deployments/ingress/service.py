@@ -25,6 +25,7 @@ from qwen3_a8w8.openai.chat.request import ChatRequest
 from qwen3_a8w8.openai.completions.request import CompletionRequest
 from qwen3_a8w8.openai.completions.shapes import CompletionResponse
 from qwen3_a8w8.openai.completions.writer import CompletionWriter
+from qwen3_a8w8.openai.request import own_names
 from qwen3_a8w8.openai.response import ResponseContext, ResponseIdentity, ResponseWriter
 from qwen3_a8w8.text.generation_defaults import GenerationDefaults
 from qwen3_a8w8.text.reasoning import thinking_after
@@ -35,6 +36,10 @@ AnyWriter = ResponseWriter[Any, Any]
 
 Started = tuple[Generation, AnyWriter]
 """A generation that the engines have accepted, and its writer; the reader closes it."""
+
+
+_OF_CHAT = ((r"prompt\b", "messages"),)
+"""What the engine calls a prompt, a client of chat completions has sent as messages."""
 
 
 class ModelService:
@@ -168,10 +173,11 @@ class ModelService:
             is_call_named=request.is_call_named,
             think_ids=think_ids(self.prompts.tokenizer),
         )
-        generation = await self.generator.start(
-            split_request(prompt.token_ids, sampling, seed_of(sampling), request.engine_options()),
-            places,
+        requests = split_request(
+            prompt.token_ids, sampling, seed_of(sampling), request.engine_options()
         )
+        with own_names(_OF_CHAT):
+            generation = await self.generator.start(requests, places)
         self.num_choices.observe(sampling.n)
         return generation, make_writer(context, parsing)
 
@@ -188,14 +194,15 @@ class ModelService:
             ContextLengthError: it is far too long.
         """
         limit = await self.generator.max_prompt_tokens()
-        prompt = await self.prompts.chat(
-            request.template_messages(),
-            request.encoding_limit(limit),
-            tools=request.template_tools(),
-            template_kwargs=request.template_kwargs(),
-            add_generation_prompt=request.has_generation_prompt,
-            continue_final_message=bool(request.continue_final_message),
-        )
+        with own_names(_OF_CHAT):
+            prompt = await self.prompts.chat(
+                request.template_messages(),
+                request.encoding_limit(limit),
+                tools=request.template_tools(),
+                template_kwargs=request.template_kwargs(),
+                add_generation_prompt=request.has_generation_prompt,
+                continue_final_message=bool(request.continue_final_message),
+            )
         return replace(prompt, token_ids=request.truncated(prompt.token_ids, limit))
 
     async def start_completion(self, request: CompletionRequest) -> Started:

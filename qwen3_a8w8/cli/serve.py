@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated, Literal
 
 import typer
@@ -60,4 +61,10 @@ def serve(
         found = error.errors()[0]
         field = ".".join(map(str, found["loc"]))
         raise ConfigError(f"{field} is {found['input']!r}: {found['msg']}") from None
+    print(
+        f"Loading {settings.model} as {settings.public_name!r} into {num_replicas} "
+        f"replica{'s' if num_replicas > 1 else ''}; http://{host}:{port} answers once it is ready.",
+        file=sys.stderr,
+        flush=True,
+    )
     serve_local(settings, host=host, port=port, http_proxy=http_proxy or DEFAULT_HTTP_PROXY)

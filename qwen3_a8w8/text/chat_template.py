@@ -34,6 +34,7 @@ MAX_RENDER_S = 2.0
 """A thousand long messages take some 10 ms; only a hostile request takes seconds."""
 
 MAX_KWARGS_CHARS = 16 * 2**10
+ROLES = ("system", "user", "assistant", "tool")
 _RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "chat_template"})
 _deadline_s: ContextVar[float] = ContextVar("deadline_s", default=math.inf)
 
@@ -126,11 +127,12 @@ class ChatTemplate:
 
         Raises:
             InvalidRequestError: the template rejects the messages, a message lacks what the
-                template needs, a kwarg is reserved, the kwargs or the prompt are too long, or
-                rendering takes too long.
+                template needs or has another role, a kwarg is reserved, the kwargs or the prompt
+                are too long, or rendering takes too long.
         """
         kwargs = dict(template_kwargs or {})
         _check_kwargs(kwargs)
+        _check_roles(messages)
         variables = {
             **self._special_tokens,
             **kwargs,
@@ -169,6 +171,17 @@ class ChatTemplate:
                 param="messages",
             )
         return "".join(parts)
+
+
+def _check_roles(messages: Sequence[Mapping[str, Any]]) -> None:
+    """Templates leave out messages of roles that they don't know, without a word."""
+    for place, message in enumerate(messages):
+        if message.get("role") not in ROLES:
+            raise InvalidRequestError(
+                f"messages[{place}].role is {message.get('role')!r:.60}; expected "
+                f"{', '.join(ROLES)}",
+                param=f"messages[{place}].role",
+            )
 
 
 def _check_kwargs(kwargs: Mapping[str, Any]) -> None:

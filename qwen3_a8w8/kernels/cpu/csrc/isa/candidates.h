@@ -52,6 +52,7 @@ inline double candidate_mass(const uint64_t* keys, int64_t count) {
 // `keys`. Expected time is linear.
 inline uint64_t select_boundary(uint64_t* keys, int64_t count, int64_t most, double mass) {
   int64_t begin = 0, end = count, members = 0;
+  if (!(mass > 0)) mass = 1e-300;  // below every weight: no set is empty
   double sum = 0;
   uint64_t last = 0;  // all are kept
   while (begin < end) {
