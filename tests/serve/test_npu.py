@@ -1,5 +1,6 @@
 """The application on an emulated NPU: Ray, HTTP, a true batch of 16; machines that lack one."""
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -18,13 +19,13 @@ SMALL = ("--model", "demo", "--device", "npu", "--max-model-len", "256", "--num-
 DEADLINE_S = 300
 
 
-@pytest.fixture(scope="module")
-def url():
+@contextlib.contextmanager
+def serving(*more, options=""):
     """`qwen3-a8w8 serve --device npu`; it says itself when it is ready."""
     port = free_port()
-    command = [sys.executable, *CLI, "serve", *SMALL, "--port", str(port)]
+    command = [sys.executable, *CLI, "serve", *SMALL, "--port", str(port), *more]
     with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=environment(options), stdout=subprocess.PIPE, text=True
     ) as process:
         hanging = threading.Timer(DEADLINE_S, process.kill)
         hanging.start()
@@ -35,6 +36,12 @@ def url():
         finally:
             hanging.cancel()
             process.terminate()
+
+
+@pytest.fixture(scope="module")
+def url():
+    with serving() as url:
+        yield url
 
 
 def ask(url, path, body=None):
@@ -53,6 +60,32 @@ def test_a_batch_of_16_over_http_gives_each_prompts_own_answer(url):
     for index in (0, 9, 15):
         alone = ask(url, "/v1/completions", {**settings, "prompt": prompts[index]})
         assert alone["choices"][0]["text"] == texts[index]
+
+
+def test_stream_whose_device_is_lost_goes_on_with_its_bits_elsewhere(tmp_path):
+    fault = tmp_path / "fault"
+    settings = {"model": "demo", "max_tokens": 40, "seed": 11, "ignore_eos": True}
+    body = {**settings, "prompt": "The fox", "logprobs": 1, "return_token_ids": True}
+    with serving("--num-replicas", "2", options=f"lost_by={fault}") as url:
+        undisturbed = ask(url, "/v1/completions", body)["choices"][0]
+        data = json.dumps(body | {"stream": True}).encode()
+        request = urllib.request.Request(
+            url + "/v1/completions", data, {"Content-Type": "application/json"}
+        )
+        choices = []
+        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
+            for line in response:
+                if line.startswith(b"data: {"):
+                    choices.append(json.loads(line[6:])["choices"][0])
+                if len(choices) == 1:
+                    fault.touch()
+        assert not fault.exists()  # the only engine that computed has lost its device
+        assert "".join(choice["text"] for choice in choices) == undisturbed["text"]
+        ids = [token_id for choice in choices for token_id in choice["token_ids"]]
+        assert ids == undisturbed["token_ids"]
+        logprobs = [v for choice in choices for v in choice["logprobs"]["token_logprobs"]]
+        assert logprobs == undisturbed["logprobs"]["token_logprobs"]
+        assert ask(url, "/v1/completions", body)["choices"][0] == undisturbed
 
 
 def test_version_shows_the_device_and_what_it_promises(url):

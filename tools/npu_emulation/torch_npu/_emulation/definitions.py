@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable
@@ -126,7 +128,7 @@ _calls = 0
 
 
 def count_call(name: str) -> None:
-    """Counts the calls of ops; after `lost_after` of them the device is lost.
+    """Counts the calls of ops; after `lost_after` of them, or by a file, the device is lost.
 
     Raises:
         RuntimeError: as torch_npu words it; 507035 is a code of a faulty device.
@@ -134,6 +136,10 @@ def count_call(name: str) -> None:
     """
     global _calls
     _calls += 1
+    if options.lost_by and os.path.exists(options.lost_by):
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
+            os.unlink(options.lost_by)
+            options.lost_after = 0
     if 0 <= options.lost_after < _calls:
         raise lost_device(name)
     memory.check_room(name)
