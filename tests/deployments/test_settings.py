@@ -1,10 +1,12 @@
 """Valid settings, and how invalid and deprecated ones are handled."""
 
+import runpy
 from dataclasses import fields
 
 import pytest
 import yaml
 from pydantic import ValidationError
+from ray.serve.schema import ServeDeploySchema
 
 from deployments.settings import (
     DEPRECATED_KEYS_END,
@@ -139,13 +141,57 @@ def test_actor_that_reserves_nothing_is_refused():
         AppSettings.model_validate({"replicas": {"actor_num_cpus": 0}})
 
 
-@pytest.mark.parametrize("name", ["local", "ascend_node", "ascend_cluster"])
-def test_shipped_cluster_configs_are_valid(name, request):
-    path = request.config.rootpath / "cluster_configs" / f"{name}.yaml"
-    (application,) = yaml.safe_load(path.read_text())["applications"]
+def check_application(config):
+    (application,) = config["applications"]
     assert application["name"] == "qwen3-a8w8"
     assert application["import_path"] == "deployments.app:build_app"
-    AppSettings.model_validate(application["args"]).engine.to_config()
+    settings = AppSettings.model_validate(application["args"])
+    settings.engine.to_config()
+    return settings
+
+
+@pytest.mark.parametrize("name", ["local", "cpu_node", "ascend_node", "ascend_cluster"])
+def test_shipped_cluster_configs_are_valid(name, request):
+    path = request.config.rootpath / "cluster_configs" / f"{name}.yaml"
+    config = yaml.safe_load(path.read_text())
+    check_application(config)
+    # Serve's own model of the file: it knows the keys beside `args`.
+    ServeDeploySchema.model_validate(config)
+
+
+def test_ray_service_has_room_for_what_its_application_reserves(request):
+    path = request.config.rootpath / "cluster_configs" / "kuberay" / "rayservice.yaml"
+    objects = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
+    service = objects["RayService"]
+    assert service["apiVersion"] == "ray.io/v1"
+    config = yaml.safe_load(service["spec"]["serveConfigV2"])
+    ServeDeploySchema.model_validate(config)
+    settings = check_application(config)
+    cluster = service["spec"]["rayClusterConfig"]
+    (workers,) = cluster["workerGroupSpecs"]
+    (worker,) = workers["template"]["spec"]["containers"]
+    cpus = float(worker["resources"]["limits"]["cpu"])
+    replica = settings.replicas.actor_num_cpus + settings.replicas.batch_router_num_cpus
+    assert workers["replicas"] >= settings.replicas.num_replicas
+    assert cpus >= replica + settings.http.num_cpus
+    # Packed weights outlive a pod: they lie in the volume that the settings name.
+    mounts = {mount["name"]: mount["mountPath"] for mount in worker["volumeMounts"]}
+    volumes = {volume["name"] for volume in workers["template"]["spec"]["volumes"]}
+    assert set(mounts) <= volumes
+    assert settings.engine.packed_cache_dir.startswith(mounts["models"])
+    assert settings.model.startswith(mounts["models"])
+    (claim,) = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in workers["template"]["spec"]["volumes"]
+        if volume["name"] == "models"
+    ]
+    assert objects["PersistentVolumeClaim"]["metadata"]["name"] == claim
+
+
+def test_configuration_reference_is_that_of_the_settings(request):
+    path = request.config.rootpath / "tools" / "configuration_doc.py"
+    program = runpy.run_path(str(path))
+    assert program["PATH"].read_text() == program["text"]()
 
 
 @pytest.mark.parametrize(
