@@ -9,6 +9,7 @@ nothing more to it and starts another. Tokens only; text is the ingress's.
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator
@@ -62,6 +63,9 @@ class EngineReplica:
         self._channel.start(self._router.take)
         self._num_streams = 0
         self._exit_task: asyncio.Task[None] | None = None
+        # What is there stays: the collector needn't go through it while requests run.
+        gc.collect()
+        gc.freeze()
 
     async def start_stream(self, request: EngineRequest) -> AsyncIterator[TokenEvent]:
         """Runs one request (`n` = 1).
