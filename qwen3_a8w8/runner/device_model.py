@@ -109,7 +109,7 @@ class DeviceModel:
         self.workspace_tokens = (
             backend.workspace_tokens if isinstance(backend, DeviceBackend) else 0
         )
-        self.worker = Worker(backend.device)
+        self.worker = Worker(backend.device, is_host_memory=not isinstance(backend, DeviceBackend))
         self.cache: dict[str, WorkerTensor] = {}
         self.clock = DeviceClock()
         self._compiler = Compiler(backend)
@@ -231,7 +231,7 @@ class DeviceModel:
         """
         args = {key: self._upload(name, key, values) for key, values in arrays.items()}
         start_s = time.perf_counter()
-        self.worker.run(callable_id, {**args, **outputs})
+        self.worker.run(callable_id, {**args, **outputs}, arrays)
         self.clock.add(start_s, time.perf_counter())
 
     def close(self) -> None:

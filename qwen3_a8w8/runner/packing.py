@@ -74,6 +74,7 @@ class GrowingInput:
 
     Attributes:
         tensor: [capacity]; entries beyond the list are undefined.
+        host: the list, as it was written last.
     """
 
     def __init__(self, worker: Worker, dtype: DType) -> None:
@@ -81,6 +82,7 @@ class GrowingInput:
         self._worker = worker
         self._dtype = dtype
         self.tensor = worker.alloc((_FIRST_CAPACITY,), dtype)
+        self.host: NDArray[Any] = np.zeros(0, NUMPY_DTYPES[dtype])
 
     def write(self, values: Sequence[int] | Sequence[float] | NDArray[Any]) -> bool:
         """Uploads the list.
@@ -88,7 +90,7 @@ class GrowingInput:
         Returns:
             Whether `tensor` was replaced.
         """
-        array = np.asarray(values, NUMPY_DTYPES[self._dtype])
+        array = self.host = np.asarray(values, NUMPY_DTYPES[self._dtype])
         capacity = self.tensor.num_elements
         has_grown = array.size > capacity
         if has_grown:
@@ -223,7 +225,9 @@ class DecodeDispatch:
             },
         )
         self.arrays = self._inputs.arrays
-        self._call = worker.prepare(callable_id, {**self._inputs.tensors, **tensors})
+        self._call = worker.prepare(
+            callable_id, {**self._inputs.tensors, **tensors}, self._inputs.arrays
+        )
         self._block_size = block_size
         self._scratch_slots = SCRATCH_BLOCK * block_size + np.arange(num_rows, dtype=np.int32)
         self._tables: list[tuple[int, ...]] = [()] * num_rows
