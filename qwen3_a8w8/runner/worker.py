@@ -190,7 +190,7 @@ class Worker:
 
     def __init__(self, device: str, *, is_host_memory: bool = True) -> None:
         self.device = device
-        self._is_host_memory = is_host_memory and device == "cpu"
+        self.is_host_memory = is_host_memory and device == "cpu"
         self._allocations: dict[Allocation, int] = {}
         self._callables: list[CompiledCallable] = []
         self._ids: dict[CompiledCallable, int] = {}
@@ -246,7 +246,7 @@ class Worker:
         host = host_views.get((target.offset, values.size))
         if host is None:
             flat = target.view(values.size).to_continuous_tensor()
-            if not self._is_host_memory:
+            if not self.is_host_memory:
                 flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
                 return
             # A numpy copy costs a fraction of torch's, and a step uploads two dozen arrays.
@@ -257,7 +257,7 @@ class Worker:
 
     def host_array(self, tensor: WorkerTensor) -> NDArray[Any] | None:
         """The memory itself as an array of the host, if it is the host's; else None."""
-        return tensor.to_continuous_tensor().numpy() if self._is_host_memory else None
+        return tensor.to_continuous_tensor().numpy() if self.is_host_memory else None
 
     def select_rows(self, target: WorkerTensor, source: WorkerTensor, rows: WorkerTensor) -> None:
         """Copies rows on the device: target[i] = source[rows[i]] where rows[i] isn't negative.
