@@ -1,14 +1,18 @@
-"""The application on an emulated NPU: Ray, HTTP, a true batch of 16; machines that lack one."""
+"""The application on emulated NPUs: Ray, HTTP, a true batch of 16, a device that is lost."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
 import urllib.request
 
+import openai
 import pytest
 
 from deployments.local.ports import free_port
+from tests.support.cluster import wait_until
 from tests.support.npu_emulation import ROOT, environment, run_python
 
 pytestmark = [pytest.mark.serve, pytest.mark.npu_contract, pytest.mark.slow]
@@ -16,16 +20,24 @@ pytestmark = [pytest.mark.serve, pytest.mark.npu_contract, pytest.mark.slow]
 CLI = ("-c", "from qwen3_a8w8.cli.main import main; main()")
 SMALL = ("--model", "demo", "--device", "npu", "--max-model-len", "256", "--num-kv-blocks", "200")
 DEADLINE_S = 300
+NUM_REPLICAS = 2
+PIDS = re.compile(r'qwen3_a8w8_replica_info\{.*actor_pid="(\d+)".*pid="(\d+)"')
 
 
 @pytest.fixture(scope="module")
-def url():
-    """`qwen3-a8w8 serve --device npu`; it says itself when it is ready."""
+def lost_when(tmp_path_factory):
+    """A file; while it is there, the next process that computes loses its device."""
+    return tmp_path_factory.mktemp("devices") / "lost"
+
+
+@pytest.fixture(scope="module")
+def url(lost_when):
+    """`qwen3-a8w8 serve --device npu`, two replicas; it says itself when it is ready."""
     port = free_port()
     command = [sys.executable, *CLI, "serve", *SMALL, "--port", str(port)]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True
-    ) as process:
+    command += ["--num-replicas", str(NUM_REPLICAS)]
+    env = environment(f"lost_when={lost_when}")
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         hanging = threading.Timer(DEADLINE_S, process.kill)
         hanging.start()
         try:
@@ -61,6 +73,57 @@ def test_version_shows_the_device_and_what_it_promises(url):
     assert device["soc"] == "Ascend910B3 (Atlas A2)"
     assert device["torch_npu"].endswith("(emulated)")
     assert (device["batch_invariance"], device["graphs"]) == ("probed", "decode")
+
+
+def processes(url):
+    """The actor's and the replica's process of each replica."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as response:
+        return {tuple(map(int, found)) for found in PIDS.findall(response.read().decode())}
+
+
+def test_a_device_lost_in_mid_stream_ends_its_replica_and_the_stream_goes_on_elsewhere(
+    url, lost_when
+):
+    before = processes(url)
+    assert len(before) == NUM_REPLICAS
+    settings = {"max_tokens": 120, "temperature": 0.8, "seed": 5}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client:
+        parts, reasons = [], []
+        for chunk in client.completions.create(
+            model="demo",
+            prompt="The number after 7 is",
+            stream=True,
+            extra_body={"ignore_eos": True},
+            **settings,
+        ):
+            if not parts:
+                lost_when.touch()
+            parts.append(chunk.choices[0].text)
+            reasons.append(chunk.choices[0].finish_reason)
+        undisturbed = client.completions.create(
+            model="demo",
+            prompt="The number after 7 is",
+            extra_body={"ignore_eos": True},
+            **settings,
+        )
+    (lost,) = lost_when.parent.iterdir()
+    ended = int(lost.name.removeprefix("lost."))
+    assert ended in {actor for actor, _ in before}
+    assert [reason for reason in reasons if reason] == ["length"]
+    assert len(parts) > 2
+    assert "".join(parts) == undisturbed.choices[0].text
+    (its_own,) = [pids for pids in before if ended in pids]
+    for pid in its_own:
+        wait_until(lambda pid=pid: not is_running(pid), f"process {pid} has ended")
+    wait_until(lambda: len(processes(url) - {its_own}) == NUM_REPLICAS, "another replica is there")
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(
