@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -51,6 +52,8 @@ def _options(
 
 def main() -> None:
     """Runs the command line; our own errors become one message and status 1."""
+    # Otherwise `import torch` imports an installed torch_npu, in commands that need no device, too.
+    os.environ.setdefault("TORCH_DEVICE_BACKEND_AUTOLOAD", "0")
     try:
         app()
     except Qwen3A8W8Error as error:

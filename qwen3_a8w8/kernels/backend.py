@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from numpy.typing import NDArray
+
 from qwen3_a8w8.errors import SignatureError
 from qwen3_a8w8.kernels.program import Program, Ref
 from qwen3_a8w8.kernels.record import record
 from qwen3_a8w8.kernels.signature import Signature, TensorLike
+
+HostArrays = Mapping[str, NDArray[Any]]
+"""What the host has uploaded to arguments, by name; not of every argument."""
 
 
 class Executable(Protocol):
@@ -40,6 +45,26 @@ class Executable(Protocol):
 
     def close(self) -> None:
         """Frees scratch memory; may be called again."""
+        ...
+
+
+@runtime_checkable
+class HostReader(Executable, Protocol):
+    """An executable that needs numbers of some arguments on the host, such as lengths.
+
+    `run` fetches them from the device, which waits for all work; this doesn't need to.
+    """
+
+    def run_with(
+        self, args: Mapping[str, TensorLike], dims: Mapping[str, int], host: HostArrays
+    ) -> None:
+        """One dispatch; blocks until the outputs are written.
+
+        Args:
+            args: already checked against the signature.
+            dims: values of the run-time Dims.
+            host: the same numbers as in `args`, as far as the host has written them.
+        """
         ...
 
 
@@ -157,15 +182,24 @@ class CheckedCall:
     """
 
     def __init__(
-        self, executable: Executable, args: Mapping[str, TensorLike], dims: Mapping[str, int]
+        self,
+        executable: Executable,
+        args: Mapping[str, TensorLike],
+        dims: Mapping[str, int],
+        host: HostArrays | None = None,
     ) -> None:
         self._executable = executable
         self._args = args
         self._dims = dims
+        self._host = host if isinstance(executable, HostReader) else None
 
     def __call__(self) -> None:
         """One dispatch; outputs are written in place."""
-        self._executable.run(self._args, self._dims)
+        if self._host is None:
+            self._executable.run(self._args, self._dims)
+        else:
+            assert isinstance(self._executable, HostReader)
+            self._executable.run_with(self._args, self._dims, self._host)
 
 
 class CompiledCallable:
@@ -219,8 +253,12 @@ class CompiledCallable:
         """
         self.check(**args)()
 
-    def check(self, **args: TensorLike) -> CheckedCall:
+    def check(self, host: HostArrays | None = None, /, **args: TensorLike) -> CheckedCall:
         """Checks the arguments of a call, without making it.
+
+        Args:
+            host: see `HostReader`; looked into at each run.
+            args: tensors by parameter name.
 
         Raises:
             SignatureError: an argument doesn't fit, or constants aren't bound yet.
@@ -229,7 +267,7 @@ class CompiledCallable:
         dims = self.signature.check(args, self._device)
         if not self._is_bound:
             raise SignatureError(f"{self.signature.name} has no constants yet; call bind first")
-        return CheckedCall(self._executable, args, dims)
+        return CheckedCall(self._executable, args, dims, host)
 
     def close(self) -> None:
         """Frees scratch memory; may be called again."""

@@ -11,7 +11,10 @@ logger = logging.getLogger(__name__)
 
 
 def select_backend(device: str, num_threads: int | None, isa: str | None = None) -> Backend:
-    """Makes the backend for a device.
+    """Makes the backend for a device, in the process that is going to own it.
+
+    "auto" looks for an NPU from a child process first, so that this one doesn't import torch_npu
+    unless it takes the NPU.
 
     Args:
         device: "auto", "cpu", "npu" or "cuda".
@@ -26,9 +29,13 @@ def select_backend(device: str, num_threads: int | None, isa: str | None = None)
             f"device {device!r} has no kernels in this version; use device='cpu' or 'auto'"
         )
     if device in ("npu", "auto"):
-        from qwen3_a8w8.kernels.npu.backend import NpuBackend
+        from qwen3_a8w8.kernels.npu.look import look
 
         try:
+            if device == "auto":
+                look()
+            from qwen3_a8w8.kernels.npu.backend import NpuBackend
+
             return NpuBackend(num_threads)
         except KernelUnavailableError as error:
             if device == "npu":

@@ -21,6 +21,7 @@ from qwen3_a8w8.experimental import PROMPT_LOOKUP
 from qwen3_a8w8.kernels.backend import Backend, Compiler, DeviceBackend
 from qwen3_a8w8.kernels.signature import BFLOAT16, FLOAT32, INT8, INT32, DType
 from qwen3_a8w8.model import qwen3
+from qwen3_a8w8.runner.carried_ids import CarriedIds, Stage
 from qwen3_a8w8.runner.layered_prefill import LayeredPrefill, LayerGroup
 from qwen3_a8w8.runner.model_loader import load_model
 from qwen3_a8w8.runner.packed_cache import PackedCache
@@ -78,6 +79,8 @@ class DeviceModel:
         worker: owns the memory and the callables.
         cache: the KV cache as arguments of callables, by name; empty before `alloc_cache`.
         clock: sums all dispatches.
+        carried: sequences whose newest ids are in `sampled_ids`; the runner keeps it.
+        sampled_ids: [2 * rows, 8] int32, after prefill and after decode; see `CarriedIds`.
     """
 
     def __init__(
@@ -109,13 +112,14 @@ class DeviceModel:
         self.workspace_tokens = (
             backend.workspace_tokens if isinstance(backend, DeviceBackend) else 0
         )
-        self.worker = Worker(backend.device)
+        self.worker = Worker(backend.device, is_host_memory=not isinstance(backend, DeviceBackend))
         self.cache: dict[str, WorkerTensor] = {}
         self.clock = DeviceClock()
         self._compiler = Compiler(backend)
         self._inputs: dict[tuple[str, str], WorkerTensor] = {}
         self._decodes: dict[int, DecodeDispatch] = {}
-        self._samplers: dict[int, Sampler] = {}
+        self._samplers: dict[tuple[Stage, int], Sampler] = {}
+        self.carried = CarriedIds(max(MAX_PREFILL_SEQS, *config.decode_batch_sizes))
         try:
             self._loaded = load_model(
                 checkpoint, config, max_model_len, self._compiler, self.worker, packed_cache
@@ -207,10 +211,16 @@ class DeviceModel:
         dispatch.run()
         self.clock.add(start_s, time.perf_counter())
 
-    def sample(self, rows: Sequence[SamplingRow]) -> Samples:
-        """Samples from the first `len(rows)` rows of the logits."""
+    def sample(self, rows: Sequence[SamplingRow], stage: Stage) -> Samples:
+        """Samples from the first `len(rows)` rows of the logits.
+
+        Args:
+            rows: what each is sampled by.
+            stage: what has computed the logits; its earlier ids are overwritten.
+        """
         size = next(s for s in qwen3.BATCH.choices if s >= len(rows))
-        sampler = self._samplers[size]
+        sampler = self._samplers[stage, size]
+        self.carried.overwrite(stage)
         sampler.pack(rows)
         sampler.upload()
         start_s = time.perf_counter()
@@ -231,7 +241,7 @@ class DeviceModel:
         """
         args = {key: self._upload(name, key, values) for key, values in arrays.items()}
         start_s = time.perf_counter()
-        self.worker.run(callable_id, {**args, **outputs})
+        self.worker.run(callable_id, {**args, **outputs}, arrays)
         self.clock.add(start_s, time.perf_counter())
 
     def close(self) -> None:
@@ -244,19 +254,25 @@ class DeviceModel:
         self._compiler.close()
 
     def _alloc_outputs(self) -> None:
-        rows = max(MAX_PREFILL_SEQS, *self.config.decode_batch_sizes)
+        rows = self.carried.num_rows
         self._logits = self.worker.alloc((rows, self.model.vocab_size), FLOAT32)
-        self._sampled = {
-            "sampled_ids": self.worker.alloc((rows, TOKENS_PER_ROW), INT32),
+        self.sampled_ids = self.worker.alloc((len(Stage) * rows, TOKENS_PER_ROW), INT32)
+        self._logprobs = {
             "logprobs": self.worker.alloc((rows,), FLOAT32),
             "top_ids": self.worker.alloc((rows, MAX_LOGPROBS), INT32),
             "top_logprobs": self.worker.alloc((rows, MAX_LOGPROBS), FLOAT32),
         }
-        self._samplers = {size: self._make_sampler(size) for size in qwen3.BATCH.choices}
+        self._samplers = {
+            (stage, size): self._make_sampler(stage, size)
+            for stage in Stage
+            for size in qwen3.BATCH.choices
+        }
 
-    def _make_sampler(self, size: int) -> Sampler:
+    def _make_sampler(self, stage: Stage, size: int) -> Sampler:
+        first = self.carried.first_row(stage) * TOKENS_PER_ROW
         outputs = {
-            name: tensor.view(size, *tensor.shape[1:]) for name, tensor in self._sampled.items()
+            "sampled_ids": self.sampled_ids.view(size, TOKENS_PER_ROW, offset=first),
+            **{n: tensor.view(size, *tensor.shape[1:]) for n, tensor in self._logprobs.items()},
         }
         logits = self.logits_rows(size)
         return Sampler(self.worker, self._loaded.sample_id, size, logits=logits, outputs=outputs)
@@ -273,6 +289,8 @@ class DeviceModel:
             block_size=self.config.block_size,
             max_blocks=self.max_blocks_per_seq,
             tensors={**self.cache, "logits": self.logits_rows(num_rows)},
+            # In the host's own memory there is no way to save.
+            sampled=None if self.worker.is_host_memory else self.sampled_ids,
         )
 
     def _upload(self, name: str, key: str, values: NDArray[np.generic]) -> WorkerTensor:

@@ -26,6 +26,7 @@ from qwen3_a8w8.engine.plan import (
 from qwen3_a8w8.experimental import SKIP_SELF_CHECK
 from qwen3_a8w8.kernels.backend import Backend, DeviceBackend
 from qwen3_a8w8.kernels.select import select_backend
+from qwen3_a8w8.runner.carried_ids import Stage
 from qwen3_a8w8.runner.device_model import MAX_PREFILL_SEQS, DeviceModel
 from qwen3_a8w8.runner.packed_cache import PackedCache
 from qwen3_a8w8.runner.packing import pack_prefill
@@ -128,7 +129,9 @@ class ModelRunner:
         validate_plan(plan, self._sequences, self._capabilities, self.device.layered)
         for seq_id in plan.release:
             self._sequences.pop(seq_id, None)
+            self.device.carried.forget(seq_id)
         for start in plan.start:
+            self.device.carried.forget(start.seq_id)
             structured = start.sampling.structured
             grammar = None if structured is None else self._grammars.start(structured)
             self._sequences[start.seq_id] = RunnerSequence(
@@ -220,13 +223,15 @@ class ModelRunner:
         if not wanted:
             return [], []
         samples = self.device.sample(
-            [seq.sampling_row() if at is None else seq.prompt_row(at) for seq, at in wanted]
+            [seq.sampling_row() if at is None else seq.prompt_row(at) for seq, at in wanted],
+            Stage.PREFILL,
         )
         sampled: list[SampledToken] = []
         known: list[PromptToken] = []
         for index, (sequence, position) in enumerate(wanted):
             if position is None:
                 sampled.append(take(samples, index, sequence))
+                self._carry(Stage.PREFILL, index, sampled[-1])
             else:
                 known.append(look_up(samples, index, sequence, position))
         return sampled, known
@@ -236,13 +241,20 @@ class ModelRunner:
         if batch is None:
             return []
         dispatch = self.device.decode_dispatch(batch.batch_size)
-        dispatch.pack(batch, self._sequences)
+        dispatch.pack(batch, self._sequences, self.device.carried)
         self.device.run_decode(dispatch)
         if batch.rows[0].draft_token_ids:
             return self._verify_drafts(batch.rows[0])
         rows = [self._sequences[row.seq_id] for row in batch.rows]
-        samples = self.device.sample([row.sampling_row() for row in rows])
-        return [take(samples, index, row) for index, row in enumerate(rows)]
+        samples = self.device.sample([row.sampling_row() for row in rows], Stage.DECODE)
+        tokens = [take(samples, index, row) for index, row in enumerate(rows)]
+        for index, token in enumerate(tokens):
+            self._carry(Stage.DECODE, index, token)
+        return tokens
+
+    def _carry(self, stage: Stage, row: int, token: SampledToken) -> None:
+        """Notes where on the device a sequence's newest id is."""
+        self.device.carried.put(stage, row, token.seq_id, token.position)
 
     def _verify_drafts(self, row: DecodeRow) -> list[SampledToken]:
         """Samples at the position of every draft token; accepts drafts up to the first mismatch.
@@ -253,12 +265,13 @@ class ModelRunner:
         """
         sequence, drafts = self._sequences[row.seq_id], row.draft_token_ids
         ahead = [sequence.sampling_row(drafts[:count]) for count in range(len(drafts) + 1)]
-        samples = self.device.sample(ahead)
+        samples = self.device.sample(ahead, Stage.DECODE)
         tokens = [take(samples, 0, sequence)]
         for index, draft in enumerate(drafts, start=1):
             if tokens[-1].token_id != draft:
                 break
             tokens.append(take(samples, index, sequence))
+        self._carry(Stage.DECODE, len(tokens) - 1, tokens[-1])
         return tokens
 
 

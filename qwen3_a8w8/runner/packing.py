@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from qwen3_a8w8.config import SCRATCH_BLOCK, TOKENS_PER_ROW
 from qwen3_a8w8.engine.plan import DecodeBatch, PrefillChunk
 from qwen3_a8w8.kernels.signature import INT32, UINT8, DType
+from qwen3_a8w8.runner.carried_ids import UPLOADED, CarriedIds
 from qwen3_a8w8.runner.sequences import RunnerSequence
 from qwen3_a8w8.runner.worker import NUMPY_DTYPES, Worker, WorkerTensor
 
@@ -74,6 +75,7 @@ class GrowingInput:
 
     Attributes:
         tensor: [capacity]; entries beyond the list are undefined.
+        host: the list, as it was written last.
     """
 
     def __init__(self, worker: Worker, dtype: DType) -> None:
@@ -81,6 +83,7 @@ class GrowingInput:
         self._worker = worker
         self._dtype = dtype
         self.tensor = worker.alloc((_FIRST_CAPACITY,), dtype)
+        self.host: NDArray[Any] = np.zeros(0, NUMPY_DTYPES[dtype])
 
     def write(self, values: Sequence[int] | Sequence[float] | NDArray[Any]) -> bool:
         """Uploads the list.
@@ -88,7 +91,7 @@ class GrowingInput:
         Returns:
             Whether `tensor` was replaced.
         """
-        array = np.asarray(values, NUMPY_DTYPES[self._dtype])
+        array = self.host = np.asarray(values, NUMPY_DTYPES[self._dtype])
         capacity = self.tensor.num_elements
         has_grown = array.size > capacity
         if has_grown:
@@ -186,7 +189,10 @@ class DecodeDispatch:
 
     Attributes:
         arrays: the inputs on the host by name: token_ids [B, 8], num_active [1], positions,
-            seq_lens, slot_mapping [num_rows], block_tables [num_rows, max_blocks], all int32.
+            seq_lens, slot_mapping [num_rows], block_tables [num_rows, max_blocks], all int32. On a
+            device with memory of its own also carry_from [B]: rows of the sampled ids that
+            replace those of token_ids on the device, or UPLOADED.
+        tensors: the same on the device; their addresses never change.
     """
 
     def __init__(
@@ -199,6 +205,7 @@ class DecodeDispatch:
         block_size: int,
         max_blocks: int,
         tensors: Mapping[str, WorkerTensor],
+        sampled: WorkerTensor | None = None,
     ) -> None:
         """Allocates input memory.
 
@@ -210,32 +217,45 @@ class DecodeDispatch:
             block_size: tokens per block; at least `num_rows`.
             max_blocks: width of the block tables.
             tensors: the other arguments, cache and logits.
+            sampled: the ids that `CarriedIds` knows, [*, 8] int32; None: the host writes all ids.
         """
-        self._inputs = InputBlock(
-            worker,
-            {
-                "token_ids": (INT32, (batch_size, TOKENS_PER_ROW)),
-                "num_active": (INT32, (1,)),
-                "positions": (INT32, (num_rows,)),
-                "seq_lens": (INT32, (num_rows,)),
-                "slot_mapping": (INT32, (num_rows,)),
-                "block_tables": (INT32, (num_rows, max_blocks)),
-            },
-        )
+        layout = {
+            "token_ids": (INT32, (batch_size, TOKENS_PER_ROW)),
+            "num_active": (INT32, (1,)),
+            "positions": (INT32, (num_rows,)),
+            "seq_lens": (INT32, (num_rows,)),
+            "slot_mapping": (INT32, (num_rows,)),
+            "block_tables": (INT32, (num_rows, max_blocks)),
+        }
+        args = tuple(layout)
+        if sampled is not None:
+            layout["carry_from"] = (INT32, (batch_size,))
+        self._worker = worker
+        self._sampled = sampled
+        self._inputs = InputBlock(worker, layout)
         self.arrays = self._inputs.arrays
-        self._call = worker.prepare(callable_id, {**self._inputs.tensors, **tensors})
+        self.tensors = self._inputs.tensors
+        given = {name: self.tensors[name] for name in args}
+        self._call = worker.prepare(callable_id, {**given, **tensors}, self.arrays)
         self._block_size = block_size
         self._scratch_slots = SCRATCH_BLOCK * block_size + np.arange(num_rows, dtype=np.int32)
         self._tables: list[tuple[int, ...]] = [()] * num_rows
         self.arrays["block_tables"][:] = SCRATCH_BLOCK
         self._clear()
 
-    def pack(self, batch: DecodeBatch, sequences: Mapping[int, RunnerSequence]) -> None:
+    def pack(
+        self,
+        batch: DecodeBatch,
+        sequences: Mapping[int, RunnerSequence],
+        carried: CarriedIds | None = None,
+    ) -> None:
         """Writes the inputs of a step.
 
         Args:
             batch: its rows are the live ones; in a batch of 1 draft tokens are the rows after it.
             sequences: live sequences by id.
+            carried: ids that are on the device; the host has only those of other sequences to
+                write. None: it writes all.
         """
         arrays, rows, size = self.arrays, batch.rows, self._block_size
         ids = [sequences[row.seq_id].token_ids[row.position] for row in rows]
@@ -250,6 +270,15 @@ class DecodeDispatch:
             self._clear()
             arrays["num_active"][0] = count
             tables += [()] * (len(self._tables) - count)
+        if self._sampled is not None:
+            places_of_ids = [UPLOADED] * len(ids)
+            if carried is not None and not drafts:  # draft tokens share the row with its id
+                places_of_ids = [carried.row_of(row.seq_id, row.position) for row in rows]
+            arrays["carry_from"][: len(ids)] = places_of_ids
+            ids = [
+                token_id if at == UPLOADED else 0
+                for token_id, at in zip(ids, places_of_ids, strict=True)
+            ]
         arrays["token_ids"][: len(ids), 0] = ids
         if drafts:
             arrays["token_ids"][0, 1 : 1 + len(drafts)] = drafts
@@ -277,8 +306,11 @@ class DecodeDispatch:
             self._write_table(index, ())
 
     def upload(self) -> None:
-        """Copies the packed inputs to the device."""
+        """Copies the packed inputs to the device, and on it the ids that are there."""
         self._inputs.upload()
+        if self._sampled is not None and (self.arrays["carry_from"] != UPLOADED).any():
+            tensors = self.tensors
+            self._worker.select_rows(tensors["token_ids"], self._sampled, tensors["carry_from"])
 
     def run(self) -> None:
         """Dispatches; the logits of the live rows are written."""
@@ -292,6 +324,8 @@ class DecodeDispatch:
         """Makes all rows idle; callers write the block tables."""
         for name in ("token_ids", "num_active", "positions", "seq_lens"):
             self.arrays[name][:] = 0
+        if self._sampled is not None:
+            self.arrays["carry_from"][:] = UPLOADED
         self.arrays["slot_mapping"][:] = self._scratch_slots
 
     def _write_table(self, index: int, table: tuple[int, ...]) -> None:

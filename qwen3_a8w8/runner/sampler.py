@@ -163,6 +163,8 @@ class Sampler:
             "history_counts": GrowingInput(worker, INT32),
             "allowed_words": GrowingInput(worker, INT32),
         }
+        self._host_inputs: dict[str, NDArray[Any]] = dict(self.arrays)
+        self._note_lists()
         self._logits = logits
         self._outputs = outputs
         self._host_outputs = {name: worker.host_array(out) for name, out in outputs.items()}
@@ -210,10 +212,13 @@ class Sampler:
         host = self._host_outputs[name]
         return self._outputs[name].to_continuous_tensor().cpu().numpy() if host is None else host
 
+    def _note_lists(self) -> None:
+        self._host_inputs.update((name, values.host) for name, values in self.lists.items())
+
     def _prepare(self) -> None:
         lists = {name: values.tensor for name, values in self.lists.items()}
         args = {**self._inputs.tensors, **lists, "logits": self._logits, **self._outputs}
-        self._call = self._worker.prepare(self._callable_id, args)
+        self._call = self._worker.prepare(self._callable_id, args, self._host_inputs)
 
     def _pack_settings(self, settings: list[SamplingParams]) -> None:
         arrays, count = self.arrays, len(settings)
@@ -260,5 +265,6 @@ class Sampler:
             "allowed_words": np.concatenate(words) if words else [],
         }
         have_grown = [self.lists[name].write(values) for name, values in lists.items()]
+        self._note_lists()
         if any(have_grown):
             self._prepare()

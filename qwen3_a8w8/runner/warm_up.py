@@ -22,6 +22,7 @@ import numpy as np
 from qwen3_a8w8.config import SCRATCH_BLOCK, EngineConfig
 from qwen3_a8w8.engine.plan import PrefillChunk, SequenceStart
 from qwen3_a8w8.engine.sampling_params import SamplingParams
+from qwen3_a8w8.runner.carried_ids import Stage
 from qwen3_a8w8.runner.packing import Arrays
 from qwen3_a8w8.runner.sequences import RunnerSequence
 
@@ -141,7 +142,7 @@ def _timed_decode(device: DeviceModel, size: int) -> float:
     for _ in range(MAX_STEPS):
         start = time.perf_counter()
         device.run_decode(dispatch)
-        device.sample([row] * size)
+        device.sample([row] * size, Stage.DECODE)
         steps_s.append(time.perf_counter() - start)
         if sum(steps_s) >= ENOUGH_S:
             break

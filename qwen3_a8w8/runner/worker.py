@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qwen3_a8w8.errors import SignatureError
-from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable
+from qwen3_a8w8.kernels.backend import CheckedCall, CompiledCallable, HostArrays
 from qwen3_a8w8.kernels.host_memory import HUGE_PAGE_BYTES, zeroed
 from qwen3_a8w8.kernels.signature import DType
 
@@ -150,10 +150,17 @@ class PreparedCall:
     It keeps no reference to memory that the worker has freed.
     """
 
-    def __init__(self, worker: Worker, callable_id: int, args: Mapping[str, WorkerTensor]) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        callable_id: int,
+        args: Mapping[str, WorkerTensor],
+        host: HostArrays | None = None,
+    ) -> None:
         self._worker = worker
         self._callable_id = callable_id
         self._args = dict(args)
+        self._host = host
         self._checked: CheckedCall | None = None
 
     def __call__(self) -> None:
@@ -164,7 +171,7 @@ class PreparedCall:
             UnsupportedBatchSizeError: a batch size that isn't compiled.
         """
         if self._checked is None:
-            self._checked = self._worker.check(self._callable_id, self._args)
+            self._checked = self._worker.check(self._callable_id, self._args, self._host)
         self._checked()
 
     def release(self) -> None:
@@ -177,10 +184,13 @@ class Worker:
 
     Args:
         device: torch device type, e.g. "cpu".
+        is_host_memory: callables read what the host writes. Not so on a device with memory of its
+            own, nor on one that is emulated in memory that happens to be the host's.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, is_host_memory: bool = True) -> None:
         self.device = device
+        self.is_host_memory = is_host_memory and device == "cpu"
         self._allocations: dict[Allocation, int] = {}
         self._callables: list[CompiledCallable] = []
         self._ids: dict[CompiledCallable, int] = {}
@@ -236,7 +246,7 @@ class Worker:
         host = host_views.get((target.offset, values.size))
         if host is None:
             flat = target.view(values.size).to_continuous_tensor()
-            if self.device != "cpu":
+            if not self.is_host_memory:
                 flat.copy_(torch.from_numpy(np.ascontiguousarray(values).reshape(-1)))
                 return
             # A numpy copy costs a fraction of torch's, and a step uploads two dozen arrays.
@@ -246,8 +256,21 @@ class Worker:
         host[:] = values.reshape(-1)
 
     def host_array(self, tensor: WorkerTensor) -> NDArray[Any] | None:
-        """The memory itself as an array of the host, on a CPU; elsewhere None."""
-        return tensor.to_continuous_tensor().numpy() if self.device == "cpu" else None
+        """The memory itself as an array of the host, if it is the host's; else None."""
+        return tensor.to_continuous_tensor().numpy() if self.is_host_memory else None
+
+    def select_rows(self, target: WorkerTensor, source: WorkerTensor, rows: WorkerTensor) -> None:
+        """Copies rows on the device: target[i] = source[rows[i]] where rows[i] isn't negative.
+
+        Args:
+            target: [N, width].
+            source: [M, width] of the same dtype.
+            rows: [N] int32, below M.
+        """
+        index = rows.to_continuous_tensor()
+        into = target.to_continuous_tensor()
+        found = source.to_continuous_tensor().index_select(0, index.clamp(min=0))
+        into.copy_(torch.where((index >= 0).unsqueeze(1), found, into))
 
     def free(self, tensor: WorkerTensor) -> None:
         """Frees a tensor's whole allocation; its views become unusable. Idempotent."""
@@ -265,20 +288,31 @@ class Worker:
             self._ids[compiled] = callable_id
         return callable_id
 
-    def run(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> None:
+    def run(
+        self,
+        callable_id: int,
+        args: Mapping[str, WorkerTensor],
+        host: HostArrays | None = None,
+    ) -> None:
         """Runs a registered callable; its outputs are written in place.
 
         Args:
             callable_id: from `register`.
             args: tensors by parameter name.
+            host: what was uploaded to some of them.
 
         Raises:
             SignatureError: an argument doesn't fit, or the worker is closed.
             UnsupportedBatchSizeError: a batch size that isn't compiled.
         """
-        self.check(callable_id, args)()
+        self.check(callable_id, args, host)()
 
-    def check(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> CheckedCall:
+    def check(
+        self,
+        callable_id: int,
+        args: Mapping[str, WorkerTensor],
+        host: HostArrays | None = None,
+    ) -> CheckedCall:
         """Checks the arguments of a registered callable; the result runs it.
 
         Raises:
@@ -287,11 +321,22 @@ class Worker:
         """
         self._check_open()
         tensors = {name: tensor.to_continuous_tensor() for name, tensor in args.items()}
-        return self._callables[callable_id].check(**tensors)
+        return self._callables[callable_id].check(host, **tensors)
 
-    def prepare(self, callable_id: int, args: Mapping[str, WorkerTensor]) -> PreparedCall:
-        """Prepares repeated calls with the same tensors; checks nothing yet."""
-        call = PreparedCall(self, callable_id, args)
+    def prepare(
+        self,
+        callable_id: int,
+        args: Mapping[str, WorkerTensor],
+        host: HostArrays | None = None,
+    ) -> PreparedCall:
+        """Prepares repeated calls with the same tensors; checks nothing yet.
+
+        Args:
+            callable_id: from `register`.
+            args: tensors by parameter name.
+            host: arrays that some of them are uploaded from before each call.
+        """
+        call = PreparedCall(self, callable_id, args, host)
         self._prepared.add(call)
         return call
 

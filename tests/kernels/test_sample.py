@@ -18,7 +18,7 @@ FLOATS = {
 INTS = {"top_k": 0, "positions": 0, "num_logprobs": -1}
 
 
-def _sample(backend, logits, num_active=None, biases=None, history=None, allowed=None, **settings):
+def sample(backend, logits, num_active=None, biases=None, history=None, allowed=None, **settings):
     """Samples every row with `settings` (a value or one per row); the others are by row."""
     num_rows = logits.shape[0]
 
@@ -90,14 +90,14 @@ def test_philox_zero_key_and_counter_gives_the_published_words():
 
 def test_sample_uniform_logits_show_the_published_random_words(backend):
     # Over 2^16 equal weights the token is the first 16 bits of the first word.
-    drawn = _sample(backend, torch.zeros(1, 65536))
+    drawn = sample(backend, torch.zeros(1, 65536))
     assert drawn["sampled_ids"].tolist() == [[0x6627, *[0] * 7]]
 
 
 def test_sample_uniform_logits_draw_from_seed_and_position(backend):
     seeds = [0, 1, 2**31, 2**32 + 5, 2**63 - 1, -1, 12345, 99]
     positions = [0, 1, 2, 3, 2**31 - 1, 5, 40959, 7]
-    drawn = _sample(backend, torch.zeros(8, 4096), seeds=seeds, positions=positions)
+    drawn = sample(backend, torch.zeros(8, 4096), seeds=seeds, positions=positions)
     want = [int(uniform(s, p) * 4096) for s, p in zip(seeds, positions, strict=True)]
     assert drawn["sampled_ids"][:, 0].tolist() == want
 
@@ -106,7 +106,7 @@ def test_sample_greedy_takes_the_lowest_id_among_equals(backend):
     logits = torch.zeros(3, 1000)
     logits[0, [13, 700]] = 5.0
     logits[2, 999] = 1e-3
-    drawn = _sample(backend, logits, temperature=0.0)
+    drawn = sample(backend, logits, temperature=0.0)
     assert drawn["sampled_ids"][:, 0].tolist() == [13, 0, 999]
 
 
@@ -139,7 +139,7 @@ def test_sample_filters_draw_as_the_reference(backend, vocab, settings):
 
 def _draw_filtered(backend, vocab, spread, settings):
     controls = {"seeds": list(range(16)), "positions": list(range(100, 116)), **settings}
-    return _sample(backend, _logits(16, vocab, spread), **controls)["sampled_ids"]
+    return sample(backend, _logits(16, vocab, spread), **controls)["sampled_ids"]
 
 
 @functools.cache
@@ -151,7 +151,7 @@ def _want_filtered(vocab, spread, settings):
 def test_sample_many_ties_keep_the_lower_ids(backend):
     logits = torch.zeros(64, 300)
     logits[:, 250:] = 1.0
-    drawn = _sample(backend, logits, top_k=60, seeds=list(range(64)), temperature=0.7)
+    drawn = sample(backend, logits, top_k=60, seeds=list(range(64)), temperature=0.7)
     ids = set(drawn["sampled_ids"][:, 0].tolist())
     assert ids <= {*range(10), *range(250, 300)}
     assert len(ids) > 20
@@ -161,7 +161,7 @@ def test_sample_frequencies_follow_the_softmax(backend):
     probabilities = torch.tensor([0.5, 0.25, 0.125, 0.125])
     num_draws = 4000
     logits = probabilities.log().repeat(num_draws, 1)
-    drawn = _sample(backend, logits, seeds=7, positions=list(range(num_draws)))
+    drawn = sample(backend, logits, seeds=7, positions=list(range(num_draws)))
     counts = torch.bincount(drawn["sampled_ids"][:, 0], minlength=4)
     # Pearson's statistic; 21.1 is the 0.9999 quantile with 3 degrees of freedom.
     expected = probabilities * num_draws
@@ -181,7 +181,7 @@ def test_sample_biases_and_penalties_draw_as_the_reference(backend):
         for seed in range(20):
             controls = {"temperature": temperature, "seeds": seed, **penalties}
             got, want = (
-                _sample(b, logits, biases=biases, history=history, **controls)
+                sample(b, logits, biases=biases, history=history, **controls)
                 for b in (backend, reference())
             )
             assert torch.equal(got["sampled_ids"], want["sampled_ids"])
@@ -190,7 +190,7 @@ def test_sample_biases_and_penalties_draw_as_the_reference(backend):
 def test_sample_barred_token_is_never_drawn(backend):
     logits = torch.zeros(200, 3)
     biases = {row: {1: float("-inf")} for row in range(200)}
-    drawn = _sample(backend, logits, biases=biases, seeds=list(range(200)))
+    drawn = sample(backend, logits, biases=biases, seeds=list(range(200)))
     assert set(drawn["sampled_ids"][:, 0].tolist()) == {0, 2}
 
 
@@ -208,8 +208,8 @@ def test_sample_masked_rows_draw_allowed_tokens_as_the_reference(backend, vocab,
     biases = {1: {allowed[1][0]: -100.0}, 2: {allowed[2][0]: float("-inf")}}
     controls = {"allowed": allowed, "biases": biases, "repetition_penalty": 1.2, **settings}
     for seed in range(10):
-        got = _sample(backend, logits, seeds=seed, **controls)["sampled_ids"]
-        assert torch.equal(got, _sample(reference(), logits, seeds=seed, **controls)["sampled_ids"])
+        got = sample(backend, logits, seeds=seed, **controls)["sampled_ids"]
+        assert torch.equal(got, sample(reference(), logits, seeds=seed, **controls)["sampled_ids"])
         assert all(got[row, 0] in ids for row, ids in allowed.items())
         assert got[1, 0] == allowed[1][0], "the only allowed token, whatever its bias"
 
@@ -218,14 +218,14 @@ def test_sample_mask_of_all_tokens_changes_nothing(backend):
     logits = _logits(8, 700)
     allowed = {row: list(range(700)) for row in range(8)}
     for settings in FILTERS:
-        plain = _sample(backend, logits, seeds=5, **settings)
-        masked = _sample(backend, logits, seeds=5, allowed=allowed, **settings)
+        plain = sample(backend, logits, seeds=5, **settings)
+        masked = sample(backend, logits, seeds=5, allowed=allowed, **settings)
         assert torch.equal(plain["sampled_ids"], masked["sampled_ids"])
 
 
 def test_sample_masked_row_reports_logprobs_of_the_logits_as_they_came(backend):
     logits = _logits(1, 100)
-    drawn = _sample(backend, logits, allowed={0: [42]}, num_logprobs=2)
+    drawn = sample(backend, logits, allowed={0: [42]}, num_logprobs=2)
     assert drawn["sampled_ids"][0, 0] == 42
     assert float(drawn["logprobs"]) == pytest.approx(float(logits[0].log_softmax(0)[42]), rel=1e-6)
     assert drawn["top_ids"][0, :2].tolist() == logits[0].topk(2).indices.tolist()
@@ -236,7 +236,7 @@ def test_sample_masked_row_reports_logprobs_of_the_logits_as_they_came(backend):
 def test_sample_logits_not_finite_give_minus_one(backend, bad, position):
     logits = _logits(2, 1000)
     logits[0, position] = bad
-    drawn = _sample(backend, logits, num_logprobs=3)
+    drawn = sample(backend, logits, num_logprobs=3)
     assert drawn["sampled_ids"][0].tolist() == [-1, *[0] * 7]
     assert drawn["sampled_ids"][1, 0] >= 0
 
@@ -245,30 +245,30 @@ def test_sample_logprobs_match_reference(backend):
     logits = _logits(5, 3001)
     logits[0, [100, 2000]] = 30.0  # equals: the lower id comes first
     controls = {"num_logprobs": [-1, 0, 1, 5, 20], "seeds": [1, 2, 3, 4, 5]}
-    got, want = (_sample(b, logits, **controls) for b in (backend, reference()))
+    got, want = (sample(b, logits, **controls) for b in (backend, reference()))
     assert torch.equal(got["top_ids"], want["top_ids"])
     for name in ("logprobs", "top_logprobs"):
         assert_close(got[name], want[name], 1e-6)
-    ties = _sample(backend, logits, num_logprobs=2)
+    ties = sample(backend, logits, num_logprobs=2)
     assert ties["top_ids"][0, :2].tolist() == [100, 2000]
 
 
 def test_sample_logprobs_are_of_the_logits_as_they_came(backend):
     logits = _logits(1, 100)
-    drawn = _sample(backend, logits, biases={0: {42: 100.0}}, num_logprobs=0, temperature=0.2)
+    drawn = sample(backend, logits, biases={0: {42: 100.0}}, num_logprobs=0, temperature=0.2)
     assert drawn["sampled_ids"][0, 0] == 42
     assert float(drawn["logprobs"]) == pytest.approx(float(logits[0].log_softmax(0)[42]), rel=1e-6)
 
 
 def test_sample_more_logprobs_than_tokens_reports_all_tokens(backend):
-    drawn = _sample(backend, _logits(1, 7), num_logprobs=20)
+    drawn = sample(backend, _logits(1, 7), num_logprobs=20)
     assert sorted(drawn["top_ids"][0, :7].tolist()) == list(range(7))
     assert drawn["top_ids"][0, 7:].tolist() == [SENTINEL] * 13
 
 
 def test_sample_idle_rows_are_left_alone(backend):
     logits = _logits(16, 200)
-    drawn = _sample(backend, logits, num_active=2, num_logprobs=1)
+    drawn = sample(backend, logits, num_active=2, num_logprobs=1)
     assert torch.equal(drawn["sampled_ids"][2:], torch.full((14, 8), SENTINEL).int())
     assert torch.equal(drawn["logprobs"][2:], torch.full((14,), float(SENTINEL)))
 
@@ -276,9 +276,9 @@ def test_sample_idle_rows_are_left_alone(backend):
 def test_sample_row_alone_equals_row_in_batch_with_any_threads(by_threads):
     logits = _logits(16, 5000)
     controls = {"top_p": 0.9, "num_logprobs": 4, "seeds": 3}
-    results = [_sample(backend, logits, **controls) for backend in by_threads]
+    results = [sample(backend, logits, **controls) for backend in by_threads]
     for result in results:
         assert all(torch.equal(result[name], results[0][name]) for name in result)
     for row in range(16):
-        alone = _sample(by_threads[0], logits[row : row + 1].contiguous(), **controls)
+        alone = sample(by_threads[0], logits[row : row + 1].contiguous(), **controls)
         assert all(torch.equal(alone[name][0], results[0][name][row]) for name in alone)

@@ -6,12 +6,12 @@ import sys
 import pytest
 
 from qwen3_a8w8.errors import KernelUnavailableError
-from qwen3_a8w8.kernels.npu import device
+from qwen3_a8w8.kernels.npu import look
 from qwen3_a8w8.kernels.select import select_backend
 
 
 def test_npu_without_torch_npu_is_refused_in_one_line(monkeypatch):
-    monkeypatch.setattr(device.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(look.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(KernelUnavailableError) as caught:
         select_backend("npu", None)
     assert str(caught.value) == (

@@ -40,3 +40,15 @@ def test_growing_input_keeps_its_tensor_until_the_list_is_too_long():
     assert values.write(np.arange(200))
     assert values.tensor.to_continuous_tensor()[:200].tolist() == list(range(200))
     assert worker.num_bytes == 256 * 4
+
+
+def test_rows_are_selected_on_the_device_where_the_index_is_not_negative():
+    worker = Worker("cpu", is_host_memory=False)
+    assert worker.host_array(worker.alloc((1,), INT32)) is None
+    target, source = worker.alloc((3, 2), INT32), worker.alloc((4, 2), INT32)
+    index = worker.alloc((3,), INT32)
+    worker.upload(target, np.arange(6, dtype=np.int32))
+    worker.upload(source, np.arange(100, 108, dtype=np.int32))
+    worker.upload(index, np.asarray([3, -1, 0], np.int32))
+    worker.select_rows(target, source, index)
+    assert target.to_continuous_tensor().tolist() == [[106, 107], [2, 3], [100, 101]]

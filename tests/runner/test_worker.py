@@ -84,7 +84,8 @@ class Callable:
     def __init__(self):
         self.num_checks = 0
 
-    def check(self, x):
+    def check(self, host, x):
+        assert host is None
         self.num_checks += 1
         return lambda: x.add_(1)
 

@@ -1,15 +1,18 @@
-"""The application on an emulated NPU: Ray, HTTP, a true batch of 16; machines that lack one."""
+"""The application on emulated NPUs: Ray, HTTP, a true batch of 16, a device that is lost."""
 
-import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import threading
 import urllib.request
 
+import openai
 import pytest
 
 from deployments.local.ports import free_port
+from tests.support.cluster import wait_until
 from tests.support.npu_emulation import ROOT, environment, run_python
 
 pytestmark = [pytest.mark.serve, pytest.mark.npu_contract, pytest.mark.slow]
@@ -17,16 +20,24 @@ pytestmark = [pytest.mark.serve, pytest.mark.npu_contract, pytest.mark.slow]
 CLI = ("-c", "from qwen3_a8w8.cli.main import main; main()")
 SMALL = ("--model", "demo", "--device", "npu", "--max-model-len", "256", "--num-kv-blocks", "200")
 DEADLINE_S = 300
+NUM_REPLICAS = 2
+PIDS = re.compile(r'qwen3_a8w8_replica_info\{.*actor_pid="(\d+)".*pid="(\d+)"')
 
 
-@contextlib.contextmanager
-def serving(*more, options=""):
-    """`qwen3-a8w8 serve --device npu`; it says itself when it is ready."""
+@pytest.fixture(scope="module")
+def lost_when(tmp_path_factory):
+    """A file; while it is there, the next process that computes loses its device."""
+    return tmp_path_factory.mktemp("devices") / "lost"
+
+
+@pytest.fixture(scope="module")
+def url(lost_when):
+    """`qwen3-a8w8 serve --device npu`, two replicas; it says itself when it is ready."""
     port = free_port()
-    command = [sys.executable, *CLI, "serve", *SMALL, "--port", str(port), *more]
-    with subprocess.Popen(
-        command, cwd=ROOT, env=environment(options), stdout=subprocess.PIPE, text=True
-    ) as process:
+    command = [sys.executable, *CLI, "serve", *SMALL, "--port", str(port)]
+    command += ["--num-replicas", str(NUM_REPLICAS)]
+    env = environment(f"lost_when={lost_when}")
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
         hanging = threading.Timer(DEADLINE_S, process.kill)
         hanging.start()
         try:
@@ -36,12 +47,6 @@ def serving(*more, options=""):
         finally:
             hanging.cancel()
             process.terminate()
-
-
-@pytest.fixture(scope="module")
-def url():
-    with serving() as url:
-        yield url
 
 
 def ask(url, path, body=None):
@@ -62,38 +67,63 @@ def test_a_batch_of_16_over_http_gives_each_prompts_own_answer(url):
         assert alone["choices"][0]["text"] == texts[index]
 
 
-def test_stream_whose_device_is_lost_goes_on_with_its_bits_elsewhere(tmp_path):
-    fault = tmp_path / "fault"
-    settings = {"model": "demo", "max_tokens": 40, "seed": 11, "ignore_eos": True}
-    body = {**settings, "prompt": "The fox", "logprobs": 1, "return_token_ids": True}
-    with serving("--num-replicas", "2", options=f"lost_by={fault}") as url:
-        undisturbed = ask(url, "/v1/completions", body)["choices"][0]
-        data = json.dumps(body | {"stream": True}).encode()
-        request = urllib.request.Request(
-            url + "/v1/completions", data, {"Content-Type": "application/json"}
-        )
-        choices = []
-        with urllib.request.urlopen(request, timeout=DEADLINE_S) as response:
-            for line in response:
-                if line.startswith(b"data: {"):
-                    choices.append(json.loads(line[6:])["choices"][0])
-                if len(choices) == 1:
-                    fault.touch()
-        assert not fault.exists()  # the only engine that computed has lost its device
-        assert "".join(choice["text"] for choice in choices) == undisturbed["text"]
-        ids = [token_id for choice in choices for token_id in choice["token_ids"]]
-        assert ids == undisturbed["token_ids"]
-        logprobs = [v for choice in choices for v in choice["logprobs"]["token_logprobs"]]
-        assert logprobs == undisturbed["logprobs"]["token_logprobs"]
-        assert ask(url, "/v1/completions", body)["choices"][0] == undisturbed
-
-
 def test_version_shows_the_device_and_what_it_promises(url):
     device = ask(url, "/version")["device"]
     assert device["device"] == "npu"
     assert device["soc"] == "Ascend910B3 (Atlas A2)"
     assert device["torch_npu"].endswith("(emulated)")
     assert (device["batch_invariance"], device["graphs"]) == ("probed", "decode")
+
+
+def processes(url):
+    """The actor's and the replica's process of each replica."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=DEADLINE_S) as response:
+        return {tuple(map(int, found)) for found in PIDS.findall(response.read().decode())}
+
+
+def test_a_device_lost_in_mid_stream_ends_its_replica_and_the_stream_goes_on_elsewhere(
+    url, lost_when
+):
+    before = processes(url)
+    assert len(before) == NUM_REPLICAS
+    settings = {"max_tokens": 120, "temperature": 0.8, "seed": 5}
+    with openai.OpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0) as client:
+        parts, reasons = [], []
+        for chunk in client.completions.create(
+            model="demo",
+            prompt="The number after 7 is",
+            stream=True,
+            extra_body={"ignore_eos": True},
+            **settings,
+        ):
+            if not parts:
+                lost_when.touch()
+            parts.append(chunk.choices[0].text)
+            reasons.append(chunk.choices[0].finish_reason)
+        undisturbed = client.completions.create(
+            model="demo",
+            prompt="The number after 7 is",
+            extra_body={"ignore_eos": True},
+            **settings,
+        )
+    (lost,) = lost_when.parent.iterdir()
+    ended = int(lost.name.removeprefix("lost."))
+    assert ended in {actor for actor, _ in before}
+    assert [reason for reason in reasons if reason] == ["length"]
+    assert len(parts) > 2
+    assert "".join(parts) == undisturbed.choices[0].text
+    (its_own,) = [pids for pids in before if ended in pids]
+    for pid in its_own:
+        wait_until(lambda pid=pid: not is_running(pid), f"process {pid} has ended")
+    wait_until(lambda: len(processes(url) - {its_own}) == NUM_REPLICAS, "another replica is there")
+
+
+def is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from qwen3_a8w8.errors import KernelUnavailableError, SignatureError
+from qwen3_a8w8.kernels.backend import HostArrays
 from qwen3_a8w8.kernels.cpu.backend import CpuBackend
 from qwen3_a8w8.kernels.npu import limits
 from qwen3_a8w8.kernels.npu.attention import AttentionKernels
@@ -24,7 +25,7 @@ from qwen3_a8w8.kernels.npu.graphs import DecodeGraphs, Outputs
 from qwen3_a8w8.kernels.npu.invariance import settle
 from qwen3_a8w8.kernels.npu.kernels import MAX_LAST_DIM, NpuKernels
 from qwen3_a8w8.kernels.npu.lowering import STEPS, Values, host_names, run_nodes
-from qwen3_a8w8.kernels.npu.sampling import NpuSampler
+from qwen3_a8w8.kernels.npu.sampling import NpuSampler, SampleCounts
 from qwen3_a8w8.kernels.program import ConstLayout, Node, Program, Ref
 from qwen3_a8w8.kernels.signature import FLOAT32, Dim
 
@@ -42,6 +43,7 @@ class NpuBackend:
         capabilities: what it has.
         forms: in which form kernels run.
         kernels: the kernels.
+        sample_counts: how rows were sampled.
 
     Args:
         num_threads: host threads of the sampler; None: the cores this process may use.
@@ -62,6 +64,7 @@ class NpuBackend:
         self.kernels = NpuKernels(
             self.npu, self.forms, reads_int8_cache=self.capabilities.reads_int8_cache
         )
+        self.sample_counts = SampleCounts()
         self._cpu = CpuBackend(num_threads=num_threads)
         self._executables: list[NpuExecutable] = []
         self._last_packed: tuple[Tensor, Any] | None = None
@@ -75,7 +78,7 @@ class NpuBackend:
     def lower(self, program: Program) -> Any:
         """Checks a program against the ops' limits; allocates nothing."""
         if [node.op for node in program.nodes] == ["sample"]:
-            return NpuSampler(program, self._cpu)
+            return NpuSampler(program, self._cpu, self.sample_counts)
         _check_limits(program)
         if any(node.op == "copy" for node in program.nodes):
             # Groups of layers end between a sum and its norm, which the fused op doesn't round.
@@ -163,10 +166,12 @@ class NpuExecutable:
         self._program = program
         self._backend = backend
         self._constants: dict[str, Any] = {}
-        self._host_names = sorted(host_names(program))
         self._slots = next(
             (n.inputs[5].name for n in program.nodes if n.op.startswith("qk_norm_rope_cache")), None
         )
+        counter = () if program.active_count is None else program.active_count[:1]
+        slots = () if self._slots is None else (self._slots,)
+        self._host_names = sorted({*host_names(program), *counter, *slots})
         self._attention = next((n for n in program.nodes if n.op.startswith("attention")), None)
         self.graphs = DecodeGraphs(backend.npu)
 
@@ -182,16 +187,25 @@ class NpuExecutable:
         Raises:
             SignatureError: a length, a slot or a block that the ops wouldn't check is out of range.
         """
-        with device_errors(f"running {self._program.signature.name}"):
-            self._run(args, dims)
+        self.run_with(args, dims, {})
 
-    def _run(self, args: Mapping[str, Any], dims: Mapping[str, int]) -> None:
+    def run_with(self, args: Mapping[str, Any], dims: Mapping[str, int], host: HostArrays) -> None:
+        """See `HostReader`; raises as `run` does."""
+        with device_errors(f"running {self._program.signature.name}"):
+            known = {
+                name: (host[name] if name in host else args[name]).tolist()
+                for name in self._host_names
+            }
+            self._run(args, dims, known)
+
+    def _run(
+        self, args: Mapping[str, Any], dims: Mapping[str, int], host: Mapping[str, list[int]]
+    ) -> None:
         num_live = None
         if self._program.active_count is not None:
-            num_live = int(args[self._program.active_count[0]].item())
+            num_live = host[self._program.active_count[0]][0]
             if num_live == 0:
                 return
-        host = {name: args[name].tolist() for name in self._host_names}
         self._check(args, host, num_live)
         outputs = self._replayed(args, dims, host) if num_live is not None else None
         if outputs is None:
@@ -262,7 +276,7 @@ class NpuExecutable:
                         "(its block table's)"
                     )
         if self._slots is not None:
-            slots = args[self._slots].tolist()
+            slots = host[self._slots]
             cache = next(n for n in self._program.nodes if n.updates).updates[0]
             _, num_blocks, _, size, _ = args[cache.name].shape
             limit = num_blocks * size

@@ -1,114 +1,229 @@
-"""Which tokens of a row can be drawn: what an NPU's sampler brings to the host.
+"""Draws a row's token among its largest logits, or says that they don't decide it.
 
-`Ops.sample` defines a draw down to the order of its sums. Most rows are decided by a few of their
-logits: a row with top_k by its largest, a row with min_p by those near the largest. `Candidates`
-are a row's largest logits and those that the request changes; `are_enough` says whether any other
-token could change the draw. Knows no device.
+`Ops.sample` is defined on a whole row: weights in float32, sums in double precision. Of a row only
+its largest logits are here, and a bound on all others, so that each comparison of the definition
+is made with a margin for what isn't known: the rounding of weights and sums, and the mass of the
+others. Where a comparison falls within its margin there is no answer, and the whole row is
+needed. An answer that is given is therefore the one that any sampler with the same logits
+gives, whatever the order of its sums.
+
+Knows numpy alone: no device, and no tensors.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Controls = Mapping[str, NDArray[Any]]
+from qwen3_a8w8.kernels.reference_sampling import uniform
 
-NUM_LARGEST = 256
-"""Largest logits of each row that are looked at."""
+MARGIN = 4e-6
+"""Relative; over ten times what a float32 exp of the CPU kernels is off, twice: the two sides of a
+comparison err apart."""
+REST_ERROR = 2.0**-10
+"""Relative error allowed to the device's sum over the tokens that aren't candidates. A sum of 512
+float32 numbers in any order is off by 2**-14 at most, exp by far less."""
+NEGLIGIBLE = -80.0
+"""Exponent below which all tokens of a vocabulary together weigh less than any margin."""
 
-_MARGIN = 1e-3
-"""Of (difference of logits) / temperature: float32 errors of exp are below 1e-6 of that."""
-_VANISHES = 120.0
-"""exp(-120) is 0 in float32, denormals included."""
-_IS_NORMAL = 80.0
-"""exp(-80) is a normal float32, so that different arguments give different weights."""
+
+@dataclass(frozen=True, slots=True)
+class RowSettings:
+    """Controls of one row that the draw itself needs; see `Ops.sample`."""
+
+    temperature: np.float32
+    top_k: int
+    top_p: float
+    min_p: float
+    seed: int
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The logits of one row that are known on the host, unchanged.
+    """What is known of a row.
 
     Attributes:
-        ids: [n] int64, each once.
-        logits: [n] float32.
-        bound: the largest that another logit may be; -inf if there is none.
+        ids: [C], ascending and distinct.
+        logits: [C] float32, biases, masks and penalties applied; -inf bars a token.
+        bound: no other token has a larger logit; -inf: the others are barred, or there are none.
+        num_others: how many tokens aren't candidates.
+        rest_mass: sum over these of exp((logit - bound) / temperature), with a relative error of at
+            most `REST_ERROR`; NaN: not known.
     """
 
     ids: NDArray[np.int64]
     logits: NDArray[np.float32]
-    bound: float
+    bound: np.float32
+    num_others: int
+    rest_mass: float
 
 
-def changed_ids(controls: Controls, row: int) -> NDArray[np.int64]:
-    """Ids whose logits a row's biases and penalties change, in order, each once."""
-    parts = []
-    for kind in ("bias", "history"):
-        begin, end = controls[f"{kind}_range"][row]
-        parts.append(controls[f"{kind}_ids"][begin:end])
-    return np.unique(np.concatenate(parts)).astype(np.int64)
-
-
-def may_be_enough(controls: Controls, row: int) -> bool:
-    """Whether candidates can decide a row at all; if not, its logits aren't looked through.
-
-    Log-probabilities need the sum over the vocabulary, and so does top_p without top_k or min_p.
-    """
-    if controls["num_logprobs"][row] >= 0 or controls["top_k"][row] > NUM_LARGEST // 2:
-        return False
-    is_greedy = controls["temperature"][row] == 0
-    return bool(is_greedy or controls["top_k"][row] > 0 or controls["min_p"][row] > 0)
-
-
-def are_enough(found: Candidates, controls: Controls, row: int) -> bool:
-    """Whether the draw is the same whatever the other logits of the row are.
+def adjust(
+    logits: NDArray[np.float32],
+    *,
+    biases: tuple[NDArray[Any], NDArray[Any]],
+    is_barred: NDArray[np.bool_] | None,
+    history: tuple[NDArray[Any], NDArray[Any]],
+    penalties: tuple[np.float32, np.float32, np.float32],
+) -> NDArray[np.float32]:
+    """Steps 1 and 2 of `Ops.sample`, in the same float32 operations.
 
     Args:
-        found: of the row; those that `controls` change must be among them.
-        controls: of `Ops.sample`, by name.
-        row: its index.
+        logits: [C] float32.
+        biases: indices into `logits`, each at most once, and values.
+        is_barred: [C]; None: no token is.
+        history: indices into `logits`, each at most once, and occurrences.
+        penalties: repetition, presence, frequency.
     """
-    if found.bound == -math.inf:
-        return True
-    changed = np.sort(_changed(found, controls, row))[::-1]
-    largest, temperature = float(changed[0]), float(controls["temperature"][row])
-    if temperature == 0:
-        return largest > found.bound
-    below = (largest - found.bound) / temperature  # of the other tokens, at least
-    min_p, top_k = float(controls["min_p"][row]), int(controls["top_k"][row])
-    if below > _VANISHES or (min_p > 0 and below > _MARGIN - math.log(min(min_p, 1.0))):
-        return True  # their weight is 0, or they are filtered out
-    if not 0 < top_k <= changed.size:
+    out: NDArray[np.float32] = logits.copy()
+    out[biases[0]] += biases[1]
+    if is_barred is not None:
+        out[is_barred] = -np.inf
+    where, counts = history
+    repetition, presence, frequency = penalties
+    values = out[where]
+    values = np.where(values > 0, values / repetition, values * repetition)
+    values -= counts.astype(np.float32) * frequency
+    out[where] = np.where(counts > 0, values - presence, values)
+    return out
+
+
+def choose(row: Candidates, settings: RowSettings) -> int | None:
+    """The token that `Ops.sample` draws, or None if the candidates don't decide it."""
+    if row.ids.size == 0:
+        return None
+    top = row.logits.max()
+    if not top > row.bound:  # another token may be the largest, or all are barred
+        return None
+    if settings.temperature == 0:
+        return int(row.ids[np.argmax(row.logits)])
+    with np.errstate(all="ignore"):
+        return _draw(row, settings, top)
+
+
+def _draw(row: Candidates, settings: RowSettings, top: np.float32) -> int | None:
+    # Exponents are those of the definition, bit for bit; weights are off by a rounding.
+    x: NDArray[np.float32] = np.divide(row.logits - top, settings.temperature, dtype=np.float32)
+    x_bound = float((row.bound - top) / settings.temperature)
+    floor = max(x_bound, NEGLIGIBLE) + MARGIN
+    is_sure = x > floor
+    low = _low_mass(row, x[~is_sure], x_bound)
+
+    order = np.lexsort((row.ids, -x))
+    order = order[: int(is_sure.sum())]  # the sure ones, largest first, lower ids first
+    x_sorted = x[order].astype(np.float64)
+    weights = np.exp(x_sorted)
+
+    if settings.min_p > 0:
+        distance = np.abs(weights - settings.min_p) <= MARGIN * settings.min_p
+        if bool((distance & (x_sorted != 0)).any()):
+            return None
+        kept = int((weights >= min(settings.min_p, 1.0)).sum())
+        if np.exp(floor) * (1 + MARGIN) < settings.min_p:
+            low = (0.0, 0.0)
+        else:
+            low = (0.0, low[1])
+    else:
+        kept = len(order)
+    top_k = settings.top_k if settings.top_k < len(row.ids) + row.num_others else 0
+    if 0 < top_k <= kept:
+        if not _is_clear_end(x_sorted, top_k, floor):
+            return None
+        kept, low = top_k, (0.0, 0.0)
+    elif top_k > 0:
+        low = (0.0, low[1])
+    if settings.top_p < 1:
+        nucleus = _nucleus(x_sorted, weights[:kept], floor, settings.top_p, low)
+        if nucleus is None:
+            return None
+        kept, low = nucleus, (0.0, 0.0)
+    u = uniform(settings.seed, settings.position)
+    return _drawn(row.ids[order[:kept]], weights[:kept], u, low[1])
+
+
+def _low_mass(row: Candidates, low: NDArray[np.float32], x_bound: float) -> tuple[float, float]:
+    """Least and greatest weight of all tokens that aren't among the sure candidates."""
+    known = float(np.exp(np.maximum(low, np.float32(-1e4)).astype(np.float64)).sum())
+    if row.num_others == 0 or row.bound == -np.inf:
+        return known * (1 - MARGIN), known * (1 + MARGIN)
+    unit = float(np.exp(max(x_bound, -1e4)))
+    if not np.isfinite(row.rest_mass):
+        return known * (1 - MARGIN), known * (1 + MARGIN) + row.num_others * unit * (1 + MARGIN)
+    rest = row.rest_mass * unit
+    # Tokens far below the bound may have been rounded to nothing on the device.
+    lost = row.num_others * float(np.exp(NEGLIGIBLE)) * unit
+    return (
+        known * (1 - MARGIN) + rest * (1 - REST_ERROR),
+        known * (1 + MARGIN) + rest * (1 + REST_ERROR) + lost,
+    )
+
+
+def _is_clear_end(x_sorted: NDArray[np.float64], count: int, floor: float) -> bool:
+    """Whether the first `count` exponents are the same ones in every correct sampler.
+
+    All that aren't listed are at most `floor`.
+
+    Equal exponents have equal weights, of which lower ids come first; exponents that nearly equal
+    each other may change places.
+    """
+    last = x_sorted[count - 1]
+    if last - MARGIN <= floor:
         return False
-    last = float(changed[top_k - 1])  # the last one that is kept
-    is_above = (last - found.bound) / temperature > _MARGIN
-    return is_above and (largest - last) / temperature < _IS_NORMAL
+    is_near = np.abs(x_sorted - last) <= MARGIN
+    return not is_near[count:].any() or bool((x_sorted[is_near] == last).all())
 
 
-def _changed(found: Candidates, controls: Controls, row: int) -> NDArray[np.float32]:
-    """The logits as step 1 and 2 of `Ops.sample` make them; barred ones are -inf."""
-    logits: NDArray[np.float32] = found.logits.copy()
-    place = {int(token_id): index for index, token_id in enumerate(found.ids)}
-    begin, end = controls["bias_range"][row]
-    for j in range(begin, end):
-        logits[place[int(controls["bias_ids"][j])]] += controls["bias_values"][j]
-    start = int(controls["allowed_start"][row])
-    if start >= 0:
-        words = controls["allowed_words"][start + found.ids // 32].astype(np.int64)
-        logits[(words >> found.ids % 32) & 1 == 0] = -np.inf
-    penalty = {
-        name: np.float32(controls[f"{name}_penalty"][row])
-        for name in ("repetition", "presence", "frequency")
-    }
-    begin, end = controls["history_range"][row]
-    for j in range(begin, end):
-        index, count = place[int(controls["history_ids"][j])], controls["history_counts"][j]
-        value = logits[index]
-        value = value / penalty["repetition"] if value > 0 else value * penalty["repetition"]
-        value -= np.float32(count) * penalty["frequency"]
-        logits[index] = value - penalty["presence"] if count > 0 else value
-    return logits
+def _nucleus(
+    x_sorted: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    floor: float,
+    top_p: float,
+    low: tuple[float, float],
+) -> int | None:
+    """How many of the first weights reach top_p of all that are kept; None: not decided."""
+    sums = np.cumsum(weights)
+    if not sums.size:
+        return None
+    least, most = sums[-1] + low[0], sums[-1] + low[1]
+    slack = MARGIN * most
+    index = int(np.searchsorted(sums, top_p * most + slack))
+    if index == len(sums):
+        return None
+    is_short = index == 0 or bool(sums[index - 1] < top_p * least - slack)
+    return index + 1 if is_short and _is_clear_end(x_sorted, index + 1, floor) else None
+
+
+def _drawn(
+    ids: NDArray[np.int64], weights: NDArray[np.float64], u: float, others: float
+) -> int | None:
+    """The first id, in ascending order, at which the running sum exceeds u of the whole.
+
+    Args:
+        ids: of the kept candidates.
+        weights: theirs.
+        u: in [0, 1).
+        others: most weight that further tokens may have, wherever their ids are.
+    """
+    if len(ids) == 1 and others == 0:
+        return int(ids[0])
+    by_id = np.argsort(ids)
+    sums = np.cumsum(weights[by_id])
+    if not sums.size:
+        return None
+    slack = MARGIN * (sums[-1] + others) + others
+    wanted = u * sums[-1]
+    index = int(np.searchsorted(sums, wanted + slack, side="right"))
+    if index == len(sums):
+        # Without others the last one takes what rounding leaves over.
+        index -= 1
+        if others > 0:
+            return None
+    if index > 0:
+        is_short = bool(sums[index - 1] <= wanted - slack)
+    else:
+        is_short = others == 0 or wanted >= 2 * others  # ids below may be among the others
+    return int(ids[by_id[index]]) if is_short else None

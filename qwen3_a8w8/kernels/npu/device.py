@@ -1,15 +1,15 @@
 """The seam to torch_npu: one object through which everything else reaches the device.
 
-torch_npu is imported when a device is opened, which happens in the process that owns it. Every
-other module of this package asks `NpuDevice` for what depends on hardware, so that a module
-named `torch_npu` on the path, such as the emulation of `tools/`, is all that a test needs.
+torch_npu is imported when a device is opened, which happens in the process that owns it; others ask
+by `look.py`. Every other module of this package asks `NpuDevice` for what depends on hardware, so
+that a module named `torch_npu` on the path, such as the emulation of `tools/`, is all that a test
+needs.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
@@ -18,17 +18,14 @@ from typing import Any
 import torch
 
 from qwen3_a8w8.errors import KernelUnavailableError
+from qwen3_a8w8.kernels.npu.look import check_installed
 
 FRACTAL_NZ = 29
 """Format number of weights that matrix products read fastest.  Source: torch_npu.Format."""
 
 
 def _import_torch_npu() -> ModuleType:
-    if importlib.util.find_spec("torch_npu") is None:
-        raise KernelUnavailableError(
-            "device 'npu' needs torch_npu, which isn't installed; install the version for your "
-            "torch and CANN (docs/ascend.md), or use device='cpu'"
-        )
+    check_installed()
     try:
         return importlib.import_module("torch_npu")
     except (ImportError, OSError, RuntimeError) as error:

@@ -125,22 +125,23 @@ def _register_metas(path: Path) -> None:
 
 
 _calls = 0
+_is_lost = False
 
 
 def count_call(name: str) -> None:
-    """Counts the calls of ops; after `lost_after` of them, or by a file, the device is lost.
+    """Counts the calls of ops, of which `lost_after` or `lost_when` make one lose the device.
 
     Raises:
         RuntimeError: as torch_npu words it; 507035 is a code of a faulty device.
         torch.OutOfMemoryError: more memory is in use than the device has.
     """
-    global _calls
+    global _calls, _is_lost
     _calls += 1
-    if options.lost_by and os.path.exists(options.lost_by):
-        with contextlib.suppress(FileNotFoundError):  # another process was faster
-            os.unlink(options.lost_by)
-            options.lost_after = 0
-    if 0 <= options.lost_after < _calls:
+    if options.lost_when and not _is_lost:
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(options.lost_when, f"{options.lost_when}.{os.getpid()}")
+            _is_lost = True
+    if is_lost():
         raise lost_device(name)
     memory.check_room(name)
 
@@ -156,7 +157,7 @@ def lost_device(where: str) -> RuntimeError:
 
 def is_lost() -> bool:
     """Whether the device is lost by now."""
-    return 0 <= options.lost_after < _calls
+    return _is_lost or 0 <= options.lost_after < _calls
 
 
 def num_calls() -> int:

@@ -14,7 +14,8 @@ Options are separated by commas, several ops in one option by "+":
     antiquant5=0         attention refuses antiquant mode 5
     graph=0              graphs can't be captured
     lost_after=N         after N calls of ops every call says that the device is lost
-    lost_by=FILE         the process that finds the file and removes it loses its device
+    lost_when=FILE       the device is lost to the first process that calls an op while FILE exists;
+                         it renames FILE to FILE.PID, so that no other process loses its own
     device=cpu           where tensors live; with "meta" nothing is computed but shapes, and a
                          host tensor among a device's is an error, as on hardware
     exclusive=DIRECTORY  a device serves one process; who holds it is kept in that directory
@@ -43,7 +44,7 @@ class Options:
     antiquant5: bool = True
     graph: bool = True
     lost_after: int = -1
-    lost_by: str = ""
+    lost_when: str = ""
     device: str = "cpu"
     exclusive: str = ""
 
