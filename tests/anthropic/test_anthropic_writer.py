@@ -76,36 +76,46 @@ def text(value):
     return {"type": "text", "text": value}
 
 
-ANSWERS = [
+WITHOUT_THINKING = [
     ("the dog", [text("the dog")]),
     ("\n    return 1", [text("\n    return 1")]),
     (" of France ", [text(" of France ")]),
     (f"{CALL}\n{CALL}", [NOW, NOW]),
+    (f"yes\n{CALL}", [text("yes"), NOW]),
+    ("", []),
+    (" \n", []),
+]
+THINKING = [
     (
         f"<think>\nfox\n</think>\n\nyes\n{CALL}",
         [{"type": "thinking", "thinking": "fox", "signature": ""}, text("yes"), NOW],
     ),
-    ("", []),
-    (" \n", []),
 ]
+# In a turn that is continued, text begins with the first character.
+CASES = [(ReasoningState.CONTENT, *case) for case in WITHOUT_THINKING]
+CASES += [(ReasoningState.UNDECIDED, *case) for case in THINKING + WITHOUT_THINKING[3:]]
 
 
-@given(case=st.sampled_from(ANSWERS), cuts=st.lists(st.integers(0, 90), max_size=12))
-def test_blocks_do_not_depend_on_how_the_output_is_cut(case, cuts):
-    output, expected = case
-    places = sorted({0, len(output), *(cut for cut in cuts if cut < len(output))})
+def check_cut(case, places):
+    state, output, expected = case
+    places = sorted({0, len(output), *(place for place in places if place < len(output))})
     pieces = [output[a:b] for a, b in pairwise(places)]
-    events, streamed = written(pieces)
+    parsing = ChatParsing(reasoning=state, has_tools=True)
+    events, streamed = written(pieces, parsing=parsing)
     assert without_ids(blocks_of(events)) == expected
     assert without_ids(streamed["content"]) == expected
-    _, whole = written(pieces, is_streamed=False)
+    _, whole = written(pieces, parsing=parsing, is_streamed=False)
     assert without_ids(whole["content"]) == expected
 
 
-def test_every_character_alone_gives_the_same_blocks():
-    for output, expected in ANSWERS:
-        events, _ = written(list(output))
-        assert without_ids(blocks_of(events)) == expected
+@given(case=st.sampled_from(CASES), places=st.lists(st.integers(0, 90), max_size=12))
+def test_blocks_do_not_depend_on_how_the_output_is_cut(case, places):
+    check_cut(case, places)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_blocks_are_the_same_with_every_character_alone(case):
+    check_cut(case, range(90))
 
 
 @pytest.mark.parametrize(
