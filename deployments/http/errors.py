@@ -28,6 +28,11 @@ OLLAMA_PATH = "/api/"
 """Paths of other APIs than OpenAI's, whose errors have other formats."""
 
 
+def is_messages_path(path: str) -> bool:
+    """Whether a path is one of Anthropic's API, with or without `/v1`."""
+    return path.removeprefix("/v1").split("/")[1:2] == ["messages"]
+
+
 class ResponseNotFoundError(InvalidRequestError):
     """The request names a response that isn't stored, or no longer."""
 
@@ -110,7 +115,7 @@ def error_response(error: Exception, path: str = "") -> JSONResponse:
 
 
 def _body(error: Exception, path: str, status: int, code: str | None) -> dict[str, Any]:
-    if path.startswith(MESSAGES_PATH):
+    if is_messages_path(path):
         return message_error(error, status)
     body = error_body(error, code=code)
     return {"error": body["error"]["message"]} if path.startswith(OLLAMA_PATH) else body

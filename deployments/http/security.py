@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.http.api_keys import ApiKeys, KeyLimits
 from deployments.http.errors import (
-    MESSAGES_PATH,
     AuthenticationError,
     BodyTooLargeError,
     CorsError,
     HeadersTooLargeError,
     MediaTypeError,
     error_response,
+    is_messages_path,
 )
 from deployments.http.streaming import log_failure
 from deployments.settings import HttpSettings, SecuritySettings
@@ -97,7 +97,7 @@ class ApiKeyCheck:
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             # Anthropic's clients send the key in a header of its own.
-            key = headers.get("x-api-key", "") if path.startswith(MESSAGES_PATH) else ""
+            key = headers.get("x-api-key", "") if is_messages_path(path) else ""
         number = self._keys.identify(key.strip().encode("latin-1")) if key else None
         if number is None:
             raise AuthenticationError(

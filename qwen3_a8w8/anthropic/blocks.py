@@ -23,11 +23,20 @@ class TextBlock(_Block):
     text: str
 
 
+_MEDIA = ("image", "document", "search_result")
+
+
 def _as_blocks(value: object) -> object:
     if isinstance(value, str):
         return [{"type": "text", "text": value}]
     if not isinstance(value, list):
         raise PlaceError("", f"is {shown(value)}; expected a string or a list of blocks")
+    for place, block in enumerate(value):
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind in _MEDIA:
+            raise PlaceError(
+                f"[{place}].type", f"is {shown(kind)}; the model reads text only, send it as text"
+            )
     return value
 
 
@@ -76,9 +85,13 @@ class HostedToolBlock(_Block):
         "code_execution_tool_result",
         "bash_code_execution_tool_result",
         "text_editor_code_execution_tool_result",
+        "tool_search_tool_result",
+        "advisor_tool_result",
         "mcp_tool_use",
         "mcp_tool_result",
+        "mcp_tool_listing",
         "container_upload",
+        "fallback",
     ]
 
 
@@ -107,6 +120,23 @@ def text_of(content: Sequence[TextBlock] | None) -> str:
     return "\n".join(block.text for block in content or ())
 
 
+BILLING_LINE = "x-anthropic-billing-header:"
+"""Start of the line that Claude Code puts before its instructions, for Anthropic's bills."""
+
+
+def instructions_of(system: Sequence[TextBlock] | None) -> str:
+    """The text of the instructions, without a line for bills at the start of a block.
+
+    That line has a checksum of the request in it: with it, no two prompts of a conversation would
+    have a beginning in common that the prefix cache could keep.
+    """
+    texts = [
+        block.text.partition("\n")[2] if block.text.startswith(BILLING_LINE) else block.text
+        for block in system or ()
+    ]
+    return "\n".join(text for text in texts if text)
+
+
 def chat_messages(
     messages: Sequence[Message], system: Sequence[TextBlock] | None
 ) -> list[dict[str, Any]]:
@@ -115,7 +145,7 @@ def chat_messages(
     A user's turn gives a message for each result of a tool, then one for its text.
     """
     converted: list[dict[str, Any]] = []
-    if text := text_of(system):
+    if text := instructions_of(system):
         converted.append({"role": "system", "content": text})
     for message in messages:
         if message.role == "assistant":
@@ -150,7 +180,7 @@ def _assistant(blocks: Sequence[Block]) -> dict[str, Any]:
 
 def _others(role: str, blocks: Sequence[Block]) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": text_of(block.content)}
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
         for block in blocks
         if isinstance(block, ToolResultBlock)
     ]
@@ -158,3 +188,9 @@ def _others(role: str, blocks: Sequence[Block]) -> list[dict[str, Any]]:
     if texts or not messages:
         messages.append({"role": role, "content": "\n".join(texts)})
     return messages
+
+
+def _result(block: ToolResultBlock) -> str:
+    """Text of a result. Chat messages have no field for a failure, so the text says it."""
+    text = text_of(block.content)
+    return f"Error: {text}" if block.is_error else text

@@ -8,12 +8,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.anthropic.blocks import Message, Text, chat_messages
 from qwen3_a8w8.errors import InvalidRequestError
 from qwen3_a8w8.openai.chat.request import ChatRequest
-from qwen3_a8w8.openai.request import NestedModel, RequestModel, own_names, validate_request
+from qwen3_a8w8.openai.foreign_fields import check_refused
+from qwen3_a8w8.openai.request import (
+    NestedModel,
+    PlaceError,
+    RequestModel,
+    own_names,
+    validate_request,
+)
 
 OWN_NAMES = (
     (r"tools\[(\d+)\]\.function\.parameters\b", r"tools[\1].input_schema"),
@@ -21,11 +28,36 @@ OWN_NAMES = (
     (r"tool_choice\.function\b", "tool_choice"),
     (r"response_format(\.json_schema)?\b", "output_config.format"),
     (r"stop\b", "stop_sequences"),
-    (r"continue_final_message\b", "messages"),
     (r"thinking_budget\b", "thinking.budget_tokens"),
-    (r"top_logprobs\b", "top_logprobs"),
 )
 """Path prefixes in a chat request, and their names in this API."""
+
+_NOT_SHOWN = "a message doesn't show it; use /v1/chat/completions"
+_PREFILLED = "end messages with the assistant's text that is to be continued"
+
+_REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
+    # This API has fields of its own for them.
+    "add_generation_prompt": ((True,), _PREFILLED),
+    "continue_final_message": ((False,), _PREFILLED),
+    "max_completion_tokens": ((), "use max_tokens"),
+    "parallel_tool_calls": ((True,), "use tool_choice.disable_parallel_tool_use"),
+    "reasoning_effort": ((), "use thinking"),
+    "response_format": ((), "use output_config.format"),
+    "stop": (([],), "use stop_sequences"),
+    "thinking_budget": ((), "use thinking.budget_tokens"),
+    "thinking_budget_tokens": ((), "use thinking.budget_tokens"),
+    "thinking_token_budget": ((), "use thinking.budget_tokens"),
+    # A message has no place for them.
+    "logprobs": ((False,), _NOT_SHOWN),
+    "n": ((1,), "a message is one answer; use /v1/chat/completions"),
+    "prompt_logprobs": ((), _NOT_SHOWN),
+    "return_token_ids": ((False,), _NOT_SHOWN),
+    "timings_per_token": ((False,), _NOT_SHOWN),
+    "top_logprobs": ((0,), _NOT_SHOWN),
+    # Anthropic's
+    "thread": ((), "conversations aren't kept here; send all messages"),
+}
+"""Fields that would have no effect: values that ask for nothing, and what to do instead."""
 
 
 class AnthropicTool(BaseModel):
@@ -34,10 +66,16 @@ class AnthropicTool(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     type: str | None = None
-    name: str = Field(min_length=1)
+    name: str | None = Field(default=None, min_length=1)  # sets of tools have none
     description: str | None = None
     input_schema: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _check_name(self) -> AnthropicTool:
+        if self.is_function and self.name is None:
+            raise PlaceError(".name", "is missing; it is required")
+        return self
 
     @property
     def is_function(self) -> bool:
@@ -102,6 +140,11 @@ class CountTokensRequest(RequestModel):
     service_tier: str | None = None
     cache_control: dict[str, Any] | None = None
 
+    @model_validator(mode="after")
+    def _check_fields(self) -> CountTokensRequest:
+        check_refused(self.model_extra or {}, _REFUSED)
+        return self
+
     @property
     def is_stream(self) -> bool:
         """Whether the response is streamed."""
@@ -135,6 +178,7 @@ class CountTokensRequest(RequestModel):
         messages = chat_messages(self.messages, self.system)
         fields |= {"messages": messages, "stop": self.stop_sequences}
         if messages[-1]["role"] == "assistant":
+            _check_continued(messages[-1])
             fields["continue_final_message"] = True
         functions = [tool for tool in self.tools or () if tool.is_function]
         if functions:
@@ -150,13 +194,18 @@ class CountTokensRequest(RequestModel):
             return validate_request(ChatRequest, fields)
 
     def _thinking_fields(self) -> dict[str, Any]:
-        thinks = self.thinking is not None and self.thinking.type != "disabled"
+        thinking = self.thinking or Thinking(type="disabled")
+        thinks = thinking.type != "disabled" and thinking.budget_tokens != 0
+        kwargs: Any = {"enable_thinking": thinks}
         given = (self.model_extra or {}).get("chat_template_kwargs")
-        kwargs = {"enable_thinking": thinks} | (given if isinstance(given, dict) else {})
-        fields: dict[str, Any] = {"chat_template_kwargs": kwargs}
-        if thinks and self.thinking is not None and self.thinking.budget_tokens:
-            fields["thinking_budget"] = self.thinking.budget_tokens
-        return fields
+        if isinstance(given, dict):
+            kwargs |= given
+        elif given is not None:
+            kwargs = given  # refused by its name
+        return {
+            "chat_template_kwargs": kwargs,
+            "thinking_budget": thinking.budget_tokens if thinks else None,
+        }
 
 
 class MessagesRequest(CountTokensRequest):
@@ -166,6 +215,21 @@ class MessagesRequest(CountTokensRequest):
 
 
 _OWN_FIELDS = frozenset(CountTokensRequest.model_fields)
+
+
+def _check_continued(message: dict[str, Any]) -> None:
+    """Checks that the last turn is one that an answer can continue."""
+    if message.get("tool_calls"):
+        raise InvalidRequestError(
+            "messages ends with a tool_use block; add the user's turn with its tool_result",
+            param="messages",
+        )
+    if not message["content"] and not message.get("reasoning_content"):
+        raise InvalidRequestError(
+            "messages ends with an assistant's turn that has no text to continue; remove it, or "
+            "add text",
+            param="messages",
+        )
 
 
 def _chat_tool(tool: AnthropicTool) -> dict[str, Any]:

@@ -48,6 +48,7 @@ class MessagesWriter(ResponseWriter[MessageEvent, MessageObject]):
         self._choice = ChatChoice(parsing, is_streamed=context.is_streamed)
         self._content: list[Content] = []
         self._arguments = ""  # of the open call
+        self._blank = ""  # white space that may begin a text, if one follows
         self._is_open = False
         self._has_calls = False
         self._stop_sequence: str | None = None
@@ -92,9 +93,15 @@ class MessagesWriter(ResponseWriter[MessageEvent, MessageObject]):
             yield from self._thought(piece.reasoning)
         for part in piece.parts:
             if isinstance(part, CallPart):
+                self._blank = ""
                 yield from self._call(part)
             elif part.strip() or self._is_in(TextContent):
-                yield from self._text(part)
+                text, self._blank = self._blank + part, ""
+                yield from self._text(text)
+            else:
+                # A block of white space alone is no answer, and Anthropic's own servers refuse it
+                # in a history.
+                self._blank += part
         if piece.finish_reason is not None:
             yield from self._close()
 

@@ -11,9 +11,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from qwen3_a8w8.config import MAX_LOGPROBS
-from qwen3_a8w8.openai.chat.request import ChatRequest
+from qwen3_a8w8.ollama.misplaced import (
+    OPTIONS,
+    check_chat_fields,
+    check_generate_fields,
+    check_options,
+)
+from qwen3_a8w8.openai.chat.request import ChatRequest, ReasoningEffort
 from qwen3_a8w8.openai.completions.request import CompletionRequest
-from qwen3_a8w8.openai.foreign_fields import check_refused
 from qwen3_a8w8.openai.request import (
     FieldError,
     NestedModel,
@@ -25,40 +30,35 @@ from qwen3_a8w8.openai.request import (
 )
 from qwen3_a8w8.openai.sampling_fields import StopField
 
-_OPTIONS = {
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "seed": "seed",
-    "stop": "stop",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repeat_penalty": "repetition_penalty",
-}
-"""Options, and the fields of a completion that they are."""
-
 _NO_LIMIT = (-1, -2)
 """Values of `num_predict` that don't limit the output."""
 
 OWN_NAMES = (
-    *((rf"{field}\b", f"options.{option}") for option, field in _OPTIONS.items()),
+    *((rf"{field}\b", f"options.{option}") for option, field in OPTIONS.items()),
     (r"max_tokens\b", "options.num_predict"),
     (r"response_format\b", "format"),
 )
+
+
+def _as_integer(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[int, BeforeValidator(_as_integer)]
+"""An integer that may be written as 40.0: for Ollama every number of JSON is a float."""
 
 
 class Options(NestedModel):
     """Sampling settings; those of a runtime that isn't here (num_gpu ...) have no effect."""
 
     temperature: float | None = None
-    top_k: int | None = None
+    top_k: Whole | None = None
     top_p: float | None = None
     min_p: float | None = None
-    seed: int | None = None
+    seed: Whole | None = None
     stop: StopField = None
-    num_predict: Annotated[int, Field(ge=-2)] | None = None
-    num_ctx: int | None = None
+    num_predict: Annotated[Whole, Field(ge=-2)] | None = None
+    num_ctx: Whole | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     repeat_penalty: float | None = None
@@ -66,7 +66,7 @@ class Options(NestedModel):
     @model_validator(mode="after")
     def _check_refused(self) -> Options:
         try:
-            check_refused(self.model_extra or {})
+            check_options(self.model_extra or {})
         except FieldError as error:
             raise FieldError(f"options.{error}", f"options.{error.param}") from None
         return self
@@ -105,7 +105,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     tool_calls: list[ToolCall] | None = None
     tool_name: str | None = None
@@ -114,7 +114,7 @@ class Message(BaseModel):
 
     def for_chat(self) -> dict[str, Any]:
         """The message as one of chat completions."""
-        message: dict[str, Any] = {"role": self.role, "content": self.content}
+        message: dict[str, Any] = {"role": self.role, "content": self.content or ""}
         if self.role == "assistant" and self.thinking:
             message["reasoning_content"] = self.thinking
         if self.role == "assistant" and self.tool_calls:
@@ -141,7 +141,7 @@ class OllamaRequest(RequestModel):
     format: Literal["json", ""] | dict[str, Any] | None = None
     options: Options | None = None
     stream: bool | None = None
-    think: bool | Literal["low", "medium", "high", ""] | None = None
+    think: bool | ReasoningEffort | Literal[""] | None = None
     keep_alive: str | int | float | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
@@ -160,7 +160,7 @@ class OllamaRequest(RequestModel):
         """Fields that chat and text completions share."""
         options = self.options or Options()
         fields: dict[str, Any] = {
-            field: getattr(options, option) for option, field in _OPTIONS.items()
+            field: getattr(options, option) for option, field in OPTIONS.items()
         }
         if options.num_predict not in (None, *_NO_LIMIT):
             fields["max_tokens"] = options.num_predict
@@ -174,10 +174,12 @@ class OllamaRequest(RequestModel):
         self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
     ) -> ChatRequest:
         fields = self._fields() | {"messages": messages, "tools": tools}
+        fields["continue_final_message"] = _is_begun(messages[-1])
         if self.logprobs:
             fields |= {"logprobs": True, "top_logprobs": self.top_logprobs}
         if self.think is not None:
-            fields["chat_template_kwargs"] = {"enable_thinking": bool(self.think)}
+            thinks = bool(self.think) and self.think != "none"
+            fields["chat_template_kwargs"] = {"enable_thinking": thinks}
         with own_names(OWN_NAMES):
             return validate_request(ChatRequest, fields)
 
@@ -187,6 +189,11 @@ class OllamaChatRequest(OllamaRequest):
 
     messages: list[Message] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> OllamaChatRequest:
+        check_chat_fields(self.model_extra or {})
+        return self
 
     def to_chat(self) -> ChatRequest:
         """Converts the request; an assistant's last message is continued.
@@ -220,6 +227,12 @@ class OllamaGenerateRequest(OllamaRequest):
                 raise FieldError(f"{name} is set, which isn't supported; {remedy}", name)
         if self.raw and self.logprobs:
             raise FieldError("logprobs is set with raw; use /v1/completions", "logprobs")
+        if self.raw and self.system:
+            raise FieldError(
+                "system is set with raw, which takes the prompt as it is; put it into the prompt",
+                "system",
+            )
+        check_generate_fields(self.model_extra or {})
         return self
 
     def to_chat(self) -> ChatRequest:
@@ -238,3 +251,9 @@ class OllamaGenerateRequest(OllamaRequest):
 
 _UNLIMITED = 2**31 - 1
 """Clamped to what fits."""
+
+
+def _is_begun(message: dict[str, Any]) -> bool:
+    """Whether a last message is an answer's beginning, which Ollama continues."""
+    has_text = bool(message["content"] or message.get("reasoning_content"))
+    return message["role"] == "assistant" and has_text and not message.get("tool_calls")

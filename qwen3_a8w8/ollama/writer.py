@@ -36,6 +36,7 @@ class _OllamaWriter(ResponseWriter[OllamaAnswer, OllamaAnswer]):
         self._text = ""
         self._calls: list[ToolCall] = []
         self._logprobs: list[ContentLogprob] = []
+        self._num_sent_logprobs = 0
 
     def feed(self, index: int, delta: OutputDelta) -> list[OllamaAnswer]:
         """At most one chunk for new output; there is one choice."""
@@ -47,14 +48,13 @@ class _OllamaWriter(ResponseWriter[OllamaAnswer, OllamaAnswer]):
         calls = [
             _tool_call(part) for part in piece.parts if isinstance(part, CallPart) and part.is_first
         ]
-        logprobs = self._logprobs_of(piece)
         self._thinking += piece.reasoning
         self._text += text
         self._calls += calls
-        self._logprobs += logprobs
+        self._logprobs += self._logprobs_of(piece)
         if not (text or calls or piece.reasoning):
             return []
-        return [self._answer(text, piece.reasoning, calls, logprobs)]
+        return [self._answer(text, piece.reasoning, calls, self._unsent_logprobs())]
 
     def finish(self) -> list[OllamaAnswer]:
         """The last chunk, with counts and durations.
@@ -63,7 +63,7 @@ class _OllamaWriter(ResponseWriter[OllamaAnswer, OllamaAnswer]):
             EngineDeadError: the output ended too early.
         """
         check_all_finished([self._choice])
-        return [self._answer("", "", [], [], **self._end())]
+        return [self._answer("", "", [], self._unsent_logprobs(), **self._end())]
 
     def whole(self, events: Sequence[OllamaAnswer]) -> OllamaAnswer:
         """The answer that isn't streamed."""
@@ -91,6 +91,12 @@ class _OllamaWriter(ResponseWriter[OllamaAnswer, OllamaAnswer]):
             **fields,
             **({"done": False} | end),
         )
+
+    def _unsent_logprobs(self) -> list[ContentLogprob]:
+        """Those of this chunk, and of tokens before it that gave no text to show."""
+        unsent = self._logprobs[self._num_sent_logprobs :]
+        self._num_sent_logprobs = len(self._logprobs)
+        return unsent
 
     def _logprobs_of(self, piece: ChatPiece) -> list[ContentLogprob]:
         logprobs = make_choice_logprobs(piece.logprobs)

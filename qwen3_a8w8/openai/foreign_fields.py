@@ -150,17 +150,20 @@ IGNORED = frozenset(
 of samplers that are off."""
 
 
-def check_refused(fields: Mapping[str, Any]) -> None:
+def check_refused(
+    fields: Mapping[str, Any], refused: Mapping[str, tuple[tuple[Any, ...], str]] = REFUSED
+) -> None:
     """Checks fields that a request's model doesn't have.
 
     Args:
         fields: name -> value; null asks for nothing.
+        refused: a table like `REFUSED`.
 
     Raises:
         FieldError: one would change the answer.
     """
     for name, value in fields.items():
-        neutral, remedy = REFUSED.get(name, ((), ""))
+        neutral, remedy = refused.get(name, ((), ""))
         if not remedy or value is None or any(_is_same(value, each) for each in neutral):
             continue
         raise FieldError(f"{name} is {shown(value)}, which isn't supported; {remedy}", name)

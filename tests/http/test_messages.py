@@ -5,9 +5,6 @@ import json
 import pytest
 
 from deployments.settings import SecuritySettings
-from qwen3_a8w8.anthropic.request import MessagesRequest
-from qwen3_a8w8.errors import EngineDeadError
-from qwen3_a8w8.openai.request import validate_request
 from tests.support.http_application import running_http
 
 USER = {"role": "user", "content": "hi"}
@@ -116,98 +113,19 @@ async def test_stream_folds_to_the_whole_message(http, say, text, fields, kinds,
     assert streamed["usage"]["output_tokens"] == whole["usage"]["output_tokens"]
 
 
-def chat_of(**fields):
-    body = {"max_tokens": 5, "messages": [USER]} | fields
-    return validate_request(MessagesRequest, body).to_chat()
-
-
-def test_conversation_becomes_chat_messages():
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
-        {
-            "role": "assistant",
-            "content": [
-                {"type": "thinking", "thinking": "t", "signature": "s"},
-                {"type": "redacted_thinking", "data": "x"},
-                {"type": "text", "text": "c"},
-                {"type": "tool_use", "id": "1", "name": "now", "input": {"x": "é"}},
-            ],
-        },
-        {
-            "role": "user",
-            "content": [
-                {
-                    "type": "tool_result",
-                    "tool_use_id": "1",
-                    "content": [{"type": "text", "text": "r"}],
-                },
-                {"type": "text", "text": "d", "cache_control": {"type": "ephemeral"}},
-            ],
-        },
-    ]
-    chat = chat_of(messages=messages, system=[{"type": "text", "text": "s"}], tools=[TOOL])
-    assert chat.template_messages() == [
-        {"role": "system", "content": "s"},
-        {"role": "user", "content": "a\nb"},
-        {
-            "role": "assistant",
-            "content": "c",
-            "reasoning_content": "t",
-            "tool_calls": [
-                {
-                    "id": "1",
-                    "type": "function",
-                    "function": {"name": "now", "arguments": {"x": "é"}},
-                }
-            ],
-        },
-        {"role": "tool", "tool_call_id": "1", "content": "r"},
-        {"role": "user", "content": "d"},
-    ]
-    assert chat.template_tools() == [
-        {
-            "type": "function",
-            "function": {"name": "now", "description": "time", "parameters": {"type": "object"}},
-        }
-    ]
-
-
-@pytest.mark.parametrize(
-    ("thinking", "is_thinking", "budget"),
-    [
-        (None, False, None),
-        ({"type": "disabled"}, False, None),
-        ({"type": "adaptive"}, True, None),
-        ({"type": "enabled", "budget_tokens": 1024}, True, 1024),
-    ],
-)
-def test_thinking_is_off_unless_asked_for(thinking, is_thinking, budget):
-    chat = chat_of(thinking=thinking)
-    assert chat.template_kwargs()["enable_thinking"] is is_thinking
-    assert chat.max_thinking_tokens == budget
-
-
-def test_fields_have_their_counterparts():
-    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    chat = chat_of(
-        stop_sequences=["x"],
-        top_k=5,
-        tools=[TOOL],
-        tool_choice={"type": "auto", "disable_parallel_tool_use": True},
-        output_config={"format": {"type": "json_schema", "schema": schema}},
-    )
-    assert (chat.stop, chat.top_k, chat.parallel_tool_calls) == (["x"], 5, False)
-    assert chat.response_format.schema_value == schema
-    assert chat_of(tools=[TOOL], tool_choice={"type": "any"}).tool_choice == "required"
-    prefilled = chat_of(messages=[USER, {"role": "assistant", "content": "{"}])
-    assert prefilled.continue_final_message
-
-
 async def test_last_turn_of_the_assistant_is_continued(http, say):
     say(" of France")
     messages = [USER, {"role": "assistant", "content": "The capital"}]
     body = await message(http, messages=messages)
     assert body["content"] == [{"type": "text", "text": " of France"}]
+
+
+async def test_white_space_at_the_beginning_is_part_of_the_answer(http, say):
+    say("\n    return 1")
+    messages = [USER, {"role": "assistant", "content": "def one():"}]
+    whole, stream = await message(http, messages=messages), await events(http, messages=messages)
+    assert whole["content"] == folded(stream)["content"]
+    assert whole["content"] == [{"type": "text", "text": "\n    return 1"}]
 
 
 async def test_tools_of_anthropics_servers_are_left_out_and_named(http):
@@ -258,14 +176,6 @@ async def test_errors_have_anthropics_format(http, engine):
     assert stream[-1]["error"]["type"] in ("overloaded_error", "api_error")
 
 
-def test_unknown_defect_tells_nothing():
-    from qwen3_a8w8.anthropic.errors import message_error
-
-    assert message_error(RuntimeError("secret"))["error"]["type"] == "api_error"
-    assert "secret" not in str(message_error(RuntimeError("secret")))
-    assert message_error(EngineDeadError("gone"))["error"]["type"] == "overloaded_error"
-
-
 async def test_key_may_come_in_anthropics_header(model_directory, tmp_path):
     keys = tmp_path / "keys"
     keys.write_text("a-secret-key-of-32-characters-xx\n")
@@ -280,4 +190,6 @@ async def test_key_may_come_in_anthropics_header(model_directory, tmp_path):
             "authentication_error",
         )
         assert (await http.post("/v1/messages", json=body, headers=key)).status_code == 200
-        assert (await http.get("/v1/models", headers=key)).status_code == 401
+        assert (await http.post("/messages", json=body, headers=key)).status_code == 200
+        for path in ("/v1/models", "/api/tags", "/v1/messages_of_others"):
+            assert (await http.get(path, headers=key)).status_code == 401

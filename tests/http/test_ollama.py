@@ -105,21 +105,23 @@ async def test_options_and_format_reach_the_engine(http, engine):
     assert sampling.structured.json == '{"type": "object"}'
 
 
-async def test_logprobs_come_with_their_tokens(http):
-    chunks = await post(
-        http, "chat", messages=[USER], logprobs=True, options={"num_predict": 3, "seed": 1}
-    )
-    whole = await post(
-        http,
-        "chat",
-        messages=[USER],
-        logprobs=True,
-        stream=False,
-        options={"num_predict": 3, "seed": 1},
-    )
-    assert len(whole["logprobs"]) == 3
+async def test_streams_have_the_log_probabilities_of_every_token(http, say):
+    say("<think>\nfox\n</think>\n\nthe dog é 😀")
+    chunks = await post(http, "chat", messages=[USER], logprobs=True)
+    whole = await post(http, "chat", messages=[USER], logprobs=True, stream=False)
+    assert len(whole["logprobs"]) == whole["eval_count"]
     assert set(whole["logprobs"][0]) == {"token", "logprob", "bytes", "top_logprobs"}
-    assert len([entry for chunk in chunks for entry in chunk.get("logprobs", ())]) <= 3
+    assert [one for chunk in chunks for one in chunk.get("logprobs", ())] == whole["logprobs"]
+
+
+async def test_last_turn_of_the_assistant_is_continued(http, say):
+    say(" of France")
+    messages = [USER, {"role": "assistant", "content": "The capital"}]
+    whole = await post(http, "chat", messages=messages, stream=False)
+    assert whole["message"]["content"] == " of France"
+    chat = {"messages": messages, "continue_final_message": True}
+    prompt = (await http.post("/v1/chat/completions/render", json=chat)).json()
+    assert whole["prompt_eval_count"] == prompt["count"]
 
 
 async def test_models_are_listed_and_shown(http, service):
@@ -169,8 +171,9 @@ async def test_errors_have_ollamas_format(http, engine):
     answer = await http.post("/api/chat", json={"model": "other", "messages": [USER]})
     assert answer.status_code == 404
     assert "'other'" in answer.json()["error"]
-    answer = await http.post("/api/pull", json={"model": "x"})
-    assert (answer.status_code, list(answer.json())) == (404, ["error"])
+    for path in ("embed", "embeddings", "pull", "push", "create", "copy", "delete"):
+        answer = await http.post(f"/api/{path}", json={"model": "tiny"})
+        assert (answer.status_code, list(answer.json())) == (404, ["error"])
     engine.runner.fail_at_step = len(engine.runner.plans) + 2
     options = {"num_predict": 50, "seed": 1}
     chunks = await post(http, "generate", prompt="x", raw=True, options=options)
