@@ -96,6 +96,11 @@ def _softmax(scores: Tensor) -> tuple[Tensor, Tensor]:
     return weights / safe, torch.log(total) + top
 
 
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """[H, A, B] times [H, B, C], by an op that `linear.py` doesn't put its own in the place of."""
+    return torch.baddbmm(left.new_zeros(1), left, right, beta=0)
+
+
 def _bnsd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tuple[Tensor, Tensor]:
     q = call.query
     check.require(q.dim() == 4, f"the query has {q.dim()} dims, BNSD needs 4")
@@ -107,23 +112,20 @@ def _bnsd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tupl
     out = torch.empty((batch, heads, q_len, d))
     lse = torch.empty((batch, heads, q_len, 1))
     keys, values, lengths = _keys_and_values(check, call, batch, q_len, kv_heads, d)
-    group = heads // kv_heads
     for b in range(batch):
         length = lengths[b]
         if length == 0:  # as documented for keys of length 0
             out[b], lse[b] = 0, math.inf
             continue
         mask = _bnsd_mask(check, call, b, q_len, length)
-        for head in range(heads):
-            k, v = keys(b, head // group, length), values(b, head // group, length)
-            # One head of one sequence at a time: no order depends on the batch.
-            scores = call.scale * torch.mv(k, q[b, head, 0].float()).unsqueeze(0)
-            if q_len > 1:
-                scores = call.scale * torch.stack([torch.mv(k, row.float()) for row in q[b, head]])
-            if mask is not None:
-                scores = scores.masked_fill(mask, -math.inf)
-            weights, lse[b, head] = _softmax(scores)
-            out[b, head] = torch.stack([torch.mv(v.t().contiguous(), row) for row in weights])
+        # One sequence at a time: no order of sums depends on the batch.
+        k, v = keys(b, length), values(b, length)  # [KVH, length, D]
+        scores = call.scale * _products(q[b].float().view(kv_heads, -1, d), k.transpose(1, 2))
+        if mask is not None:
+            scores = scores.view(heads, q_len, length).masked_fill(mask, -math.inf)
+        weights, sums = _softmax(scores)
+        out[b] = _products(weights.view(kv_heads, -1, length), v).view(heads, q_len, d)
+        lse[b] = sums.view(heads, q_len, 1)
     return out, lse
 
 
@@ -162,7 +164,7 @@ def _causal(check: OpContract, call: Arguments, q_len: int, kv_len: int) -> Tens
 def _keys_and_values(
     check: OpContract, call: Arguments, batch: int, q_len: int, kv_heads: int, d: int
 ) -> tuple[Any, Any, list[int]]:
-    """Functions (sequence, kv head, length) -> [length, D] float32, and the lengths."""
+    """Functions (sequence, length) -> [kv_heads, length, D] float32, and the lengths."""
     lengths = call.actual_seq_lengths_kv
     scales = (call.key_antiquant_scale, call.value_antiquant_scale)
     if call.block_table is None:
@@ -175,8 +177,8 @@ def _keys_and_values(
         chosen = [kv_len] * batch if lengths is None else _lengths(check, lengths, batch)
         check.require(max(chosen) <= kv_len, f"a length exceeds the keys' {kv_len}")
         return (
-            lambda b, head, length: call.key[b, head, :length].float(),
-            lambda b, head, length: call.value[b, head, :length].float(),
+            lambda b, length: call.key[b, :, :length].float(),
+            lambda b, length: call.value[b, :, :length].float(),
             chosen,
         )
     check.require(lengths is not None, "actual_seq_lengths_kv is missing; block_table needs it")
@@ -217,12 +219,13 @@ def _keys_and_values(
             )
 
     def gather(cache: Tensor, scale: Tensor | None) -> Any:
-        def rows(b: int, head: int, length: int) -> Tensor:
+        def rows(b: int, length: int) -> Tensor:
             blocks = ids[b][: -(-length // block_size)]
-            part = cache[blocks, head].reshape(-1, d)[:length].float()
+            part = cache[blocks].transpose(0, 1).reshape(kv_heads, -1, d)[:, :length].float()
             if scale is None:
                 return part
-            return part * scale[blocks, head].reshape(-1, 1)[:length]
+            scales_of = scale[blocks].transpose(0, 1).reshape(kv_heads, -1, 1)
+            return part * scales_of[:, :length]
 
         return rows
 
@@ -321,14 +324,15 @@ def _tnd(check: OpContract, call: Arguments, heads: int, kv_heads: int) -> tuple
             mask = _causal(check, call, q_len, kv_len)
         else:
             check.require(call.atten_mask is None, "atten_mask of the default mode isn't emulated")
-        for head in range(heads):
-            k = call.key[kv_start:kv_end, head // group].float().contiguous()
-            v = call.value[kv_start:kv_end, head // group].float().t().contiguous()
-            for i in range(q_len):
-                scores = call.scale * torch.mv(k, q[start + i, head].float())
-                # Masked keys are left out, so that a row's bits depend on its own keys alone.
-                seen = kv_len if mask is None else int((~mask[i]).sum())
-                weights, lse[start + i, head] = _softmax(scores[:seen])
-                out[start + i, head] = torch.mv(v[:, :seen], weights)
+        k = call.key[kv_start:kv_end].float().permute(1, 2, 0).contiguous()  # [KVH, D, kv_len]
+        v = call.value[kv_start:kv_end].float().transpose(0, 1).contiguous()  # [KVH, kv_len, D]
+        for i in range(q_len):
+            row = q[start + i].float().view(kv_heads, group, d)
+            # Masked keys are left out, so that a row's bits depend on its own keys alone.
+            seen = kv_len if mask is None else int((~mask[i]).sum())
+            scores = call.scale * _products(row, k[:, :, :seen])
+            weights, sums = _softmax(scores)
+            lse[start + i] = sums.view(heads, 1)
+            out[start + i] = _products(weights, v[:, :seen]).view(heads, d)
         start, kv_start = end, kv_end
     return out, lse
