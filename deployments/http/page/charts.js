@@ -5,11 +5,12 @@ import { h, setText, svg } from "./dom.js";
 const WIDTH = 240;
 const HEIGHT = 44;
 
-/** A titled line over time; `format` writes its values. */
+/** A titled line (or, with `isSparse`, dots) over time; `format` writes its values. */
 export class TimeChart {
-  constructor(title, format, spanS) {
+  constructor(title, format, spanS, isSparse = false) {
     this._format = format;
     this._spanS = spanS;
+    this._isSparse = isSparse;
     this._now = h("strong", "", "–");
     this._top = h("span", "muted");
     this._area = svg("path", { class: "chart-area" });
@@ -36,7 +37,9 @@ export class TimeChart {
     let dots = "";
     for (const run of runs(shown)) {
       const path = run.map(([age, value]) => `${x(age)} ${y(value)}`).join("L");
-      if (run.length > 1) {
+      if (this._isSparse) {
+        dots += run.map(([age, value]) => `M${x(age)} ${y(value)}h0`).join("");
+      } else if (run.length > 1) {
         line += `M${path}`;
         area += `M${x(run[0][0])} ${HEIGHT}L${path}L${x(run.at(-1)[0])} ${HEIGHT}Z`;
       } else {

@@ -66,6 +66,7 @@ export class EngineView {
       entry.lostAtMs = null;
       entry.card.update(replica, scale);
     }
+    this._root.classList.toggle("has-several", this._cards.size > 1);
     const present = new Set(state.replicas.map((replica) => replica.id));
     for (const [id, entry] of this._cards) {
       if (present.has(id)) continue;
@@ -75,7 +76,7 @@ export class EngineView {
       }
       if (entry.lostAtMs == null) {
         entry.lostAtMs = nowMs;
-        entry.card.showLost(`gone since ${new Date().toLocaleTimeString()}`);
+        entry.card.showLost(`lost ${new Date().toLocaleTimeString()}`);
       } else if (nowMs - entry.lostAtMs > LOST_SHOWN_MS) {
         entry.card.node.remove();
         this._cards.delete(id);

@@ -79,13 +79,13 @@ export function assistantView(message, actions) {
   /** `isRunning`: more may come; `waiting`: what it waits for, or "". */
   function update({ isRunning = false, waiting = "" } = {}) {
     const isThinking = isRunning && !message.content && !message.toolCalls.length;
-    thinking.hidden = !message.reasoning;
+    thinking.hidden = !message.reasoning.trim();
     setText(thinkingTitle, isThinking ? "Thinking …" : "Thinking");
     thinking.classList.toggle("active", isThinking);
     if (thinking.open) thinkingView.update(message.reasoning);
     contentView.update(message.content);
     updateCalls(isRunning);
-    setText(state, waiting || (isRunning && !message.reasoning && isThinking ? "…" : ""));
+    setText(state, waiting || (isRunning && thinking.hidden && isThinking ? "…" : ""));
     state.classList.toggle("lost", Boolean(waiting));
     state.hidden = !state.textContent;
     setText(error, message.error ?? "");

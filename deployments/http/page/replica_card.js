@@ -19,12 +19,12 @@ export class ReplicaCard {
     this._fill = h("div", "meter-fill");
     this._meter = h("div", "meter", this._fill, { role: "meter", "aria-label": "KV blocks in use", "aria-valuemin": 0 });
     this._steps = new StepChart(NUM_STEPS);
-    this._stepText = h("p", "muted");
-    this._ttft = new TimeChart("First token", duration, SPAN_S);
+    this._stepText = h("p", "muted step-text");
+    this._ttft = new TimeChart("First token", duration, SPAN_S, true);
     this._tpot = new TimeChart("Per token", duration, SPAN_S);
     this._throughput = new TimeChart("Tokens/s", (value) => value.toFixed(0), SPAN_S);
     this.node = h("article", "replica", [
-      h("header", "", [h("h3", "", `Replica ${id.slice(0, 8)}`, { title: id }), this._state, h("span", "grow"), this._rate]),
+      h("header", "", [h("h3", "", id.slice(0, 12), { title: `Replica ${id}` }), this._state, h("span", "grow"), this._rate]),
       h("div", "label", [h("span", "", "Rows of the batch"), this._scale]),
       this._rows,
       this._queue,
@@ -58,7 +58,7 @@ export class ReplicaCard {
     this._meter.setAttribute("aria-valuemax", total);
     this._steps.update(replica.steps, Math.max(...replica.decode_batch_sizes));
     setText(this._stepText, stepText(replica.steps));
-    this._steps.node.setAttribute("aria-label", stepText(replica.steps));
+    this._stepText.title = this._stepText.textContent;
     this._updateCharts(replica.seconds);
   }
 
