@@ -221,4 +221,4 @@ async def test_page_is_answered_below_a_route_prefix(model_directory):
 
 
 def test_files_of_the_page_are_beside_its_module():
-    assert page_routes.DIRECTORY == Path(page_routes.__file__).parent / "page"
+    assert Path(page_routes.__file__).parent / "page" == page_routes.DIRECTORY

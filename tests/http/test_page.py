@@ -3,45 +3,60 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 
+import httpx
 import pytest
+import pytest_asyncio
 
+from deployments.replicas.failover import EngineLost
 from deployments.settings import SecuritySettings
+from qwen3_a8w8.engine.request import TokenEvent
 from tests.support.browser import chromium, needs_chromium, open_page
 from tests.support.fake_deployment import text_capabilities
 from tests.support.held_engine import HeldEngine
 from tests.support.http_application import build_application
 from tests.support.listening import listening
 
-pytestmark = needs_chromium
+# One browser for all tests, so one loop.
+pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 KEY = "sk-page-0123456789abcdef"
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def browser():
     async with chromium() as running:
         yield running
 
 
 @pytest.fixture
+def say(engine, tokenizer):
+    """Makes the fake model say a text from now on, and end."""
+
+    def say(text):
+        eos = engine.core.capabilities.eos_token_ids[0]
+        engine.runner.script = [*tokenizer.encode(text), eos]
+
+    return say
+
+
+@pytest_asyncio.fixture(loop_scope="module")
 async def engine(model_directory):
-    engine = HeldEngine(
-        text_capabilities(model_directory, max_model_len=2048, num_kv_blocks=1025)
-    )
+    engine = HeldEngine(text_capabilities(model_directory, max_model_len=2048, num_kv_blocks=1025))
     yield engine
     await engine.close()
     assert engine.core.num_active_sequences == 0
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def url(engine, model_directory):
     async with listening(build_application(model_directory, engine)) as url:
         yield url
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="module")
 async def page(browser, url):
     async with open_page(browser, url) as page:
         yield page
@@ -96,7 +111,8 @@ async def test_answer_is_shown_while_it_is_written_and_is_still_there_after_a_re
         await wait_for_text(page, ".content", "The fox sleeps.")
 
 
-async def test_escape_stops_the_answer_and_frees_the_engine(page, engine):
+async def test_escape_stops_the_answer_and_frees_the_engine(page, engine, say):
+    say("on and on " * 100)
     await send(page, "Go on for ever.")
     engine.allow(8)
     await answer(page).locator(".stats", has_text="token").wait_for()
@@ -122,7 +138,7 @@ async def test_error_in_the_middle_is_shown_with_what_had_come_and_retry_works(p
     error = answer(page).locator(".error")
     await error.wait_for()
     await is_done(page)
-    assert "can't be computed" in await error.inner_text() or await error.inner_text()
+    assert "computed" in await error.inner_text()
     assert (await answer(page).locator(".content").inner_text()).startswith(before)
     engine.runner.poison = {}
     await answer(page).get_by_role("button", name="Retry").click()
@@ -132,10 +148,16 @@ async def test_error_in_the_middle_is_shown_with_what_had_come_and_retry_works(p
     assert not await error.is_visible()
 
 
-async def test_refusal_is_shown_as_the_server_words_it(page, engine):
-    engine.core.fail_all(OSError("device lost"))
-    await send(page, "Is it awake?")
-    await answer(page).locator(".error", has_text="device lost").wait_for()
+async def test_refusal_is_shown_as_the_server_words_it(page, url):
+    text = "fox " * 3000
+    await send(page, text)
+    error = answer(page).locator(".error")
+    await error.wait_for()
+    body = {"messages": [{"role": "user", "content": text.strip()}]}
+    async with httpx.AsyncClient(base_url=url) as http:
+        refusal = await http.post("/v1/chat/completions", json=body)
+    assert refusal.status_code == 400
+    assert await error.inner_text() == refusal.json()["error"]["message"]
 
 
 async def test_edited_message_replaces_what_came_after_it(page, engine, say):
@@ -237,7 +259,9 @@ async def test_cleared_conversation_can_be_had_back(page, engine, say):
     assert await page.locator(".message").count() == 0
 
 
-async def test_key_is_asked_for_kept_in_the_tab_only_and_sent(browser, engine, say, model_directory, tmp_path):
+async def test_key_is_asked_for_kept_in_the_tab_only_and_sent(
+    browser, engine, say, model_directory, tmp_path
+):
     (tmp_path / "keys").write_text(KEY)
     security = SecuritySettings(api_key_file=str(tmp_path / "keys"))
     engine.open()
@@ -258,7 +282,9 @@ async def test_key_is_asked_for_kept_in_the_tab_only_and_sent(browser, engine, s
         await wait_for_text(page, ".content", "one")
         await page.reload()
         await wait_for_text(page, "#model-name", "tiny")
-        stored = await page.evaluate("[JSON.stringify(localStorage), JSON.stringify(sessionStorage)]")
+        stored = await page.evaluate(
+            "[JSON.stringify(localStorage), JSON.stringify(sessionStorage)]"
+        )
         assert KEY not in stored[0]
         assert KEY in stored[1]
         assert KEY not in page.url
@@ -268,7 +294,7 @@ async def test_key_is_asked_for_kept_in_the_tab_only_and_sent(browser, engine, s
         await other.locator("#key-dialog").wait_for()
 
 
-async def test_engine_view_shows_rows_and_asks_only_while_it_is_open_and_visible(page, engine):
+async def test_engine_view_shows_rows_and_asks_only_while_it_is_open(page, engine, say):
     num_asked = 0
 
     def count(request):
@@ -277,6 +303,7 @@ async def test_engine_view_shows_rows_and_asks_only_while_it_is_open_and_visible
 
     page.on("request", count)
     await page.clock.install()
+    say("on and on " * 100)
     await send(page, "Go on for ever.")
     engine.allow(10)
     await answer(page).locator(".stats", has_text="token").wait_for()
@@ -298,16 +325,11 @@ async def test_engine_view_shows_rows_and_asks_only_while_it_is_open_and_visible
 
 
 async def test_engine_view_tells_of_a_lost_replica_and_its_failovers(page, engine):
-    from deployments.replicas.failover import EngineLost
-    from qwen3_a8w8.engine.request import TokenEvent
-
     await page.click("#toggle-engine")
     await page.locator(".replica", has_text="fake#1").wait_for()
     first = engine.activities
 
     async def another(timeout_s):
-        from dataclasses import replace
-
         return [replace(one, replica_id="fake#2") for one in await first(timeout_s)]
 
     engine.activities = another
@@ -322,7 +344,15 @@ async def test_engine_view_tells_of_a_lost_replica_and_its_failovers(page, engin
     assert "the actor is gone" in text
 
 
-WIDE = "| " + " | ".join("column" for _ in range(30)) + " |\n" + "|---" * 30 + "|\n\n```\n" + "x" * 400 + "\n```"
+WIDE = (
+    "| "
+    + " | ".join("column" for _ in range(30))
+    + " |\n"
+    + "|---" * 30
+    + "|\n\n```\n"
+    + "x" * 400
+    + "\n```"
+)
 
 
 @pytest.mark.parametrize("width", [320, 390, 768, 1440])

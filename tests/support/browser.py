@@ -31,7 +31,7 @@ async def chromium():
 
 @contextlib.asynccontextmanager
 async def open_page(browser, url, **options):
-    """The page in a fresh profile; at the end nothing had gone wrong and nothing left the server."""
+    """The page in a fresh profile; nothing may go wrong, or be asked of another server."""
     context = await browser.new_context(**options)
     page = await context.new_page()
     page.set_default_timeout(60_000)

@@ -4,6 +4,7 @@
 // whose delimiters are limited. Images are shown as links, since the page loads nothing.
 
 const MAX_DELIMITERS = 400; // of emphasis in one block, which also limits how deep it nests
+const MAX_RUN = 8; // characters of one
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 const ENTITIES = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", nbsp: "\u00a0" };
@@ -41,11 +42,19 @@ function parse(text) {
   let numDelimiters = 0;
   let position = 0;
 
-  const add = (node) => parts.push({ node });
+  // Text is collected and becomes one node: growing a node costs its whole length each time.
+  let plainText = "";
+  const flush = () => {
+    if (plainText) parts.push({ node: document.createTextNode(plainText) });
+    plainText = "";
+  };
+  const push = (part) => {
+    flush();
+    parts.push(part);
+  };
+  const add = (node) => push({ node });
   const addText = (value) => {
-    const last = parts.at(-1);
-    if (last?.isPlain) last.node.data += value;
-    else parts.push({ node: document.createTextNode(value), isPlain: true });
+    plainText += value;
   };
   const match = (pattern) => {
     pattern.lastIndex = position;
@@ -68,7 +77,7 @@ function parse(text) {
       addText(text[position + 1]);
       position += 2;
     } else if (character === "\n" || (character === "\\" && text[position + 1] === "\n")) {
-      trimEnd(parts.at(-1));
+      plainText = plainText.trimEnd();
       add(document.createElement("br"));
       position += character === "\n" ? 1 : 2;
       while (text[position] === " ") position += 1;
@@ -76,19 +85,21 @@ function parse(text) {
       position = codeSpan(text, position, unclosed, add, addText);
     } else if ("*_~".includes(character)) {
       const length = runLength(text, position);
-      if (numDelimiters < MAX_DELIMITERS && (character !== "~" || length === 2)) {
+      if (numDelimiters < MAX_DELIMITERS && length <= MAX_RUN && (character !== "~" || length === 2)) {
         numDelimiters += 1;
-        parts.push(delimiter(text, position, length));
+        push(delimiter(text, position, length));
       } else {
         addText(character.repeat(length));
       }
       position += length;
     } else if (character === "[" || (character === "!" && text[position + 1] === "[")) {
       const opening = character === "[" ? "[" : "![";
+      flush();
       brackets.push(parts.length);
-      parts.push({ node: document.createTextNode(opening) });
+      push({ node: document.createTextNode(opening) });
       position += opening.length;
     } else if (character === "]") {
+      flush();
       position = closeBracket(text, position, parts, brackets, addText);
     } else if (character === "<" && (found = match(AUTOLINK))) {
       add(link(found[1], [document.createTextNode(found[1])]));
@@ -104,6 +115,7 @@ function parse(text) {
       position += 1;
     }
   }
+  flush();
   return parts;
 }
 
@@ -170,7 +182,7 @@ function bareLink(text, position) {
 }
 
 function delimiter(text, position, length) {
-  const before = position ? text.slice(0, position).match(/.$/su)[0] : " ";
+  const before = position ? text.slice(Math.max(0, position - 2), position).match(/.$/su)[0] : " ";
   const after = text.slice(position + length, position + length + 2).match(/^./su)?.[0] ?? " ";
   const isOpen = !/\s/.test(after) && (!PUNCTUATION.test(after) || /\s/.test(before) || PUNCTUATION.test(before));
   const isClose = !/\s/.test(before) && (!PUNCTUATION.test(before) || /\s/.test(after) || PUNCTUATION.test(after));
@@ -230,10 +242,6 @@ function runLength(text, position) {
   let end = position;
   while (text[end] === text[position]) end += 1;
   return end - position;
-}
-
-function trimEnd(part) {
-  if (part?.isPlain) part.node.data = part.node.data.replace(/ +$/, "");
 }
 
 function entity(found) {
