@@ -295,6 +295,11 @@ class HttpSettings(StrictSettings):
         ge=1024,
         description="longest path and headers together in bytes; longer ones get a 431",
     )
+    page: bool = Field(
+        default=True,
+        description="serve the page at `/`: a chat and a view of the engines; its files need no "
+        "API key, what it asks for does",
+    )
 
 
 class MetricsSettings(StrictSettings):

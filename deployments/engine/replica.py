@@ -25,7 +25,7 @@ from deployments.engine.npu_actor import RemoteNpuActor
 from deployments.engine.step_channel import StepChannel
 from deployments.metrics.families import resident_bytes
 from deployments.replicas.refusal_log import RefusalFilter
-from deployments.replicas.report import ReplicaReport
+from deployments.replicas.report import ReplicaActivity, ReplicaReport
 from deployments.settings import AppSettings
 from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.core import EngineCore
@@ -151,6 +151,16 @@ class EngineReplica:
             stats=self._router.stats(),
             replica_bytes=resident_bytes(os.getpid()),
             actor_bytes=resident_bytes(self._actor_pid),  # always on the same node
+        )
+
+    async def activity(self) -> ReplicaActivity:
+        """What this replica's engine is doing, sequence by sequence."""
+        capabilities = self._router.core.capabilities
+        return ReplicaActivity(
+            replica_id=serve.get_replica_context().replica_id.unique_id,
+            decode_batch_sizes=capabilities.decode_batch_sizes,
+            max_model_len=capabilities.max_model_len,
+            activity=self._router.core.activity(),
         )
 
     async def check_health(self) -> None:

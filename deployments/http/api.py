@@ -10,11 +10,13 @@ from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 
+from deployments.http.engine_routes import add_engine_routes
 from deployments.http.errors import RouteError, error_response
 from deployments.http.messages_routes import add_messages_routes
 from deployments.http.model_routes import add_model_routes
 from deployments.http.ollama_routes import ShowRequest, add_ollama_routes
 from deployments.http.openapi import describe_bodies
+from deployments.http.page_routes import add_page_routes
 from deployments.http.paths import PathSpellings
 from deployments.http.response_store import ResponseStore
 from deployments.http.responses_routes import add_responses_routes
@@ -48,6 +50,7 @@ def build_api(
     max_stored_responses: int = 0,
     ingress_reports: IngressReports | None = None,
     has_vllm_names: bool = False,
+    has_page: bool = True,
 ) -> FastAPI:
     """Makes the application.
 
@@ -58,6 +61,7 @@ def build_api(
         max_stored_responses: responses kept for `previous_response_id`.
         ingress_reports: reports of all ingress processes; None: this is the only one.
         has_vllm_names: `/metrics` has the values under vLLM's names too.
+        has_page: `/` is the page.
     """
     store = ResponseStore(max_stored_responses)
     app = FastAPI(title="qwen3-a8w8", version=__version__, docs_url=None, redoc_url=None)
@@ -106,9 +110,11 @@ def build_api(
     add_messages_routes(app, service, keep_alive_s=keep_alive_s)
     add_ollama_routes(app, service, keep_alive_s=keep_alive_s)
     add_token_routes(app, service)
-    add_status_routes(
-        app, service, ingress_reports or service.own_report, has_vllm_names=has_vllm_names
-    )
+    reports = ingress_reports or service.own_report
+    add_status_routes(app, service, reports, has_vllm_names=has_vllm_names)
+    add_engine_routes(app, service, reports)
+    if has_page:
+        add_page_routes(app)
     describe_bodies(
         app,
         {

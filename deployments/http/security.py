@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.http.api_keys import ApiKeys, KeyLimits
+from deployments.http.engine_routes import STATE_PATH
 from deployments.http.errors import (
     AuthenticationError,
     BodyTooLargeError,
@@ -23,12 +24,16 @@ from deployments.http.errors import (
     error_response,
     is_messages_path,
 )
+from deployments.http.page_routes import PAGE_PATHS
 from deployments.http.streaming import log_failure
 from deployments.settings import HttpSettings, SecuritySettings
 from qwen3_a8w8.errors import ConfigError, Qwen3A8W8Error
 
 OPEN_PATHS = frozenset({"/health", "/ready"})
 """Paths for load balancers; they only report whether the server is ready."""
+
+UNCOUNTED_PATHS = frozenset({STATE_PATH})
+"""Paths that need a key but don't count in its limits: an open page asks once a second."""
 
 CORS_METHODS = ("GET", "POST", "DELETE")
 
@@ -50,7 +55,8 @@ def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -
         limits = KeyLimits(
             security.max_concurrent_requests_per_key, security.max_requests_per_minute_per_key
         )
-        app.add_middleware(ApiKeyCheck, keys=keys, limits=limits)
+        open_paths = OPEN_PATHS | PAGE_PATHS if http.page else OPEN_PATHS
+        app.add_middleware(ApiKeyCheck, keys=keys, limits=limits, open_paths=open_paths)
     elif security.has_key_limits:
         raise ConfigError(
             "security limits the requests per API key, but there are no keys; set "
@@ -72,26 +78,33 @@ def add_security(app: FastAPI, security: SecuritySettings, http: HttpSettings) -
 class ApiKeyCheck:
     """Lets requests with a valid key pass, within the limits of the key."""
 
-    def __init__(self, app: ASGIApp, *, keys: ApiKeys, limits: KeyLimits) -> None:
+    def __init__(
+        self, app: ASGIApp, *, keys: ApiKeys, limits: KeyLimits, open_paths: frozenset[str]
+    ) -> None:
         self._app = app
         self._keys = keys
         self._limits = limits
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forwards the request, or responds with 401 or 429."""
-        if scope["type"] == "lifespan" or _route_path(scope) in OPEN_PATHS:
+        path = "" if scope["type"] == "lifespan" else _route_path(scope)
+        if scope["type"] == "lifespan" or path in self._open_paths:
             await self._app(scope, receive, send)
             return
+        is_counted = path not in UNCOUNTED_PATHS
         try:
-            key = self._identify(Headers(scope=scope), _route_path(scope))
-            self._limits.start(key)
+            key = self._identify(Headers(scope=scope), path)
+            if is_counted:
+                self._limits.start(key)
         except Qwen3A8W8Error as error:
             await error_response(error, _route_path(scope))(scope, receive, send)
             return
         try:
             await self._app(scope, receive, send)
         finally:
-            self._limits.end(key)
+            if is_counted:
+                self._limits.end(key)
 
     def _identify(self, headers: Headers, path: str) -> int:
         scheme, _, key = headers.get("authorization", "").partition(" ")

@@ -68,6 +68,7 @@ class Ingress:
             max_stored_responses=http.max_stored_responses if http.num_replicas == 1 else 0,
             ingress_reports=self._ingress_reports,
             has_vllm_names=self._settings.metrics.vllm_names,
+            has_page=http.page,
         )
         add_security(app, self._settings.security, http)
         app.add_middleware(HttpMetrics, stats=self._service.http_stats)  # the outermost

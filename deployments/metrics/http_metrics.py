@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.metrics.families import Labels, counter, gauge, histogram, resident_bytes
 from deployments.metrics.replica_metrics import PREFIX
+from deployments.replicas.failover_log import Failover
 from qwen3_a8w8.engine.stats.request_stats import Histogram, one_two_five
 
 NO_ROUTE = "none"
@@ -50,6 +51,7 @@ class IngressReport:
         durations_s: seconds from the arrival to the end of the response, by route.
         num_choices: `n` of the requests that the engines have accepted.
         resident_bytes: memory of the process; None: unknown.
+        failovers: the last ones of its streams.
     """
 
     ingress_id: str
@@ -58,6 +60,7 @@ class IngressReport:
     durations_s: dict[Route, Histogram]
     num_choices: Histogram
     resident_bytes: int | None
+    failovers: tuple[Failover, ...] = ()
 
 
 @dataclass(slots=True)
@@ -74,7 +77,9 @@ class HttpStats:
         self.num_requests[key] = self.num_requests.get(key, 0) + 1
         self.durations_s.setdefault(route, Histogram(_DURATIONS_S)).observe(duration_s)
 
-    def report(self, ingress_id: str, num_choices: Histogram) -> IngressReport:
+    def report(
+        self, ingress_id: str, num_choices: Histogram, failovers: tuple[Failover, ...] = ()
+    ) -> IngressReport:
         """A snapshot."""
         return IngressReport(
             ingress_id=ingress_id,
@@ -83,6 +88,7 @@ class HttpStats:
             durations_s={route: values.copy() for route, values in self.durations_s.items()},
             num_choices=num_choices.copy(),
             resident_bytes=resident_bytes(os.getpid()),
+            failovers=failovers,
         )
 
 

@@ -17,7 +17,8 @@ from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, 
 
 from deployments.replicas.admission import Admission, Places
 from deployments.replicas.failover import EngineLost, resumed_stream, retried, with_time_left
-from deployments.replicas.report import ReplicaReport
+from deployments.replicas.failover_log import FailoverLog
+from deployments.replicas.report import ReplicaActivity, ReplicaReport
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.engine.admission.queue_limit import Room
 from qwen3_a8w8.engine.plan import RunnerCapabilities
@@ -39,11 +40,17 @@ class ReplicaClient:
         self._settings = settings
         self._capabilities: RunnerCapabilities | None = None
         self._admission = Admission(self.rooms)
+        self._failovers = FailoverLog()
 
     @property
     def admission(self) -> Admission:
         """Decides whether the engines have room."""
         return self._admission
+
+    @property
+    def failovers(self) -> FailoverLog:
+        """The last failovers of streams."""
+        return self._failovers
 
     async def stream(
         self, request: EngineRequest, places: Places | None = None
@@ -54,11 +61,15 @@ class ReplicaClient:
             request: the request.
             places: one of which it takes; None: nobody has asked whether there is room.
         """
-        with self._admission.counted(1, places) as accepted:
+        with (
+            self._admission.counted(1, places) as accepted,
+            self._failovers.watching() as see,
+        ):
             events = resumed_stream(self._open, request, self._settings)
             async with aclosing(events):
                 async for event in events:
                     accepted()
+                    see(event)
                     yield event
 
     async def generate_batch(
@@ -120,6 +131,15 @@ class ReplicaClient:
         """
         reports = await broadcast(self._handle, "report", ReplicaReport, timeout_s)
         return sorted(reports, key=lambda report: report.replica_id)
+
+    async def activities(self, timeout_s: float) -> list[ReplicaActivity]:
+        """What all running replicas are doing, ordered by their id; one that crashes has none.
+
+        Raises:
+            EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+        """
+        found = await broadcast(self._handle, "activity", ReplicaActivity, timeout_s)
+        return sorted(found, key=lambda one: one.replica_id)
 
     async def rooms(self) -> list[Room]:
         """What each of the running replicas would take in now.

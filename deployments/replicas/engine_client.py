@@ -7,7 +7,8 @@ from typing import Protocol
 
 from deployments.replicas.admission import Admission, Places
 from deployments.replicas.failover import EngineLost
-from deployments.replicas.report import ReplicaReport
+from deployments.replicas.failover_log import FailoverLog
+from deployments.replicas.report import ReplicaActivity, ReplicaReport
 from qwen3_a8w8.engine.plan import RunnerCapabilities
 from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 
@@ -18,6 +19,11 @@ class EngineClient(Protocol):
     @property
     def admission(self) -> Admission:
         """Decides whether the engines have room."""
+        ...
+
+    @property
+    def failovers(self) -> FailoverLog:
+        """The last failovers of streams."""
         ...
 
     def stream(
@@ -43,6 +49,14 @@ class EngineClient(Protocol):
 
     async def reports(self, timeout_s: float) -> list[ReplicaReport]:
         """The state and counters of all running replicas.
+
+        Raises:
+            EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.
+        """
+        ...
+
+    async def activities(self, timeout_s: float) -> list[ReplicaActivity]:
+        """What all running replicas are doing.
 
         Raises:
             EngineDeadError: none is running, or one doesn't answer within `timeout_s` seconds.

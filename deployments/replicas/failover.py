@@ -17,7 +17,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from deployments.settings import FailoverSettings
@@ -30,7 +30,13 @@ logger = logging.getLogger("ray.serve")
 
 @dataclass(frozen=True, slots=True)
 class EngineLost:
-    """In a stream of events: its engine is lost, and it waits for another one."""
+    """In a stream of events: its engine is lost, and it waits for another one.
+
+    Attributes:
+        reason: what is known of the loss, in one line.
+    """
+
+    reason: str = field(default="", compare=False)
 
 
 Open = Callable[[EngineRequest], AsyncGenerator[TokenEvent, None]]
@@ -172,8 +178,9 @@ async def resumed_stream(
             raise EngineDeadError("the replica's stream ended without a finish reason")
         except EngineDeadError as error:
             attempts.count(error)
+            reason = (str(error).splitlines() or [""])[0]
         if was_accepted:
-            yield EngineLost()
+            yield EngineLost(reason)
         await attempts.pause()
 
 

@@ -11,6 +11,7 @@ from qwen3_a8w8.engine.admission.queue_limit import QueueLimit
 from qwen3_a8w8.engine.request import FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.engine.stats.activity import RecentActivity
 from qwen3_a8w8.engine.stats.request_stats import RequestStats
 from qwen3_a8w8.errors import EngineDeadError
 
@@ -39,6 +40,7 @@ class ActiveSequences:
     Attributes:
         num_finished: sequences that have ended, by reason.
         requests: how long they took, and how long they are.
+        recent: what the last steps and seconds gave.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ActiveSequences:
         self._deadlines = Deadlines()
         self.num_finished: Counter[str] = Counter()
         self.requests = RequestStats()
+        self.recent = RecentActivity(clock)
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -72,6 +75,11 @@ class ActiveSequences:
         self._scheduler.queues.add(seq)
         if timeout_s is not None:
             self._deadlines.add(seq.arrived_s + timeout_s, seq.seq_id)
+
+    def count_tokens(self, seq: Sequence, num_tokens: int, now_s: float) -> None:
+        """Counts tokens that a step has given a sequence."""
+        self.recent.count_tokens(seq, num_tokens, now_s)
+        self.requests.count_tokens(seq, num_tokens, now_s)
 
     def end(self, seq: Sequence, finish_reason: FinishReason) -> TokenEvent:
         """Ends a sequence; its blocks are free at once.

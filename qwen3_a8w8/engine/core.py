@@ -27,6 +27,7 @@ from qwen3_a8w8.engine.recovery import NUM_CRASHES_TO_ISOLATE, Recovery
 from qwen3_a8w8.engine.request import EngineRequest, FinishReason, TokenEvent
 from qwen3_a8w8.engine.scheduling.scheduler import Scheduler
 from qwen3_a8w8.engine.sequence import Sequence
+from qwen3_a8w8.engine.stats.activity import NUM_WAITING, EngineActivity
 from qwen3_a8w8.engine.stats.engine_stats import EngineStats
 from qwen3_a8w8.engine.step_cycle import StepCycle
 from qwen3_a8w8.errors import ConfigError, EngineDeadError, StepFailedError
@@ -315,6 +316,26 @@ class EngineCore:
             counters=counters.copy(),
             requests=self._active.requests.copy(),
             last_decision=self._scheduler.last_decision,
+        )
+
+    def activity(self) -> EngineActivity:
+        """A snapshot of what the engine is doing, sequence by sequence."""
+        queues, recent = self._scheduler.queues, self._active.recent
+        decision = self._scheduler.last_decision
+        return EngineActivity(
+            running=recent.describe(sorted(queues.running, key=lambda seq: seq.seq_id)),
+            waiting=recent.describe(queues.waiting[:NUM_WAITING]),
+            num_waiting=len(queues.waiting),
+            num_waiting_tokens=queues.num_waiting_tokens,
+            num_blocks_in_use=self._pool.num_in_use,
+            num_blocks=self._pool.num_usable_blocks,
+            block_size=self.capabilities.block_size,
+            num_finished=dict(self._active.num_finished),
+            steps=tuple(recent.steps),
+            seconds=recent.seconds(),
+            now_s=recent.now_s,
+            decode_reason="" if decision is None else decision.decode_reason,
+            blocked="" if decision is None else decision.blocked,
         )
 
     def _queue(self, sequences: list[Sequence], requests: list[EngineRequest]) -> list[int]:

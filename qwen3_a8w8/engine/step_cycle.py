@@ -270,6 +270,7 @@ class StepCycle:
             return []
         sampled = samples_by_sequence(step, result)
         self.device_time_s += result.device_time_s
+        self._active.recent.count_step(step.plan, result.device_time_s)
         if not step.follows_idle:
             self._scheduler.counters.count_gap(result.device_time_s, result.idle_s)
         for token in result.prompt_tokens:
@@ -283,7 +284,7 @@ class StepCycle:
             if (seq := self._active.get(seq_id)) is None:
                 continue
             event = append_samples(seq, tokens)
-            self._active.requests.count_tokens(seq, len(event.token_ids), now_s)
+            self._active.count_tokens(seq, len(event.token_ids), now_s)
             if event.finish_reason is not None:
                 self._active.end(seq, event.finish_reason)
             if not seq.is_canary:

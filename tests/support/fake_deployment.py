@@ -10,7 +10,8 @@ from deployments.engine.batch_router import BatchRouter
 from deployments.ingress.generation import split_request
 from deployments.replicas.admission import Admission
 from deployments.replicas.failover import resumed_stream
-from deployments.replicas.report import ReplicaReport
+from deployments.replicas.failover_log import FailoverLog
+from deployments.replicas.report import ReplicaActivity, ReplicaReport
 from deployments.settings import FailoverSettings
 from qwen3_a8w8.config import EngineConfig
 from qwen3_a8w8.engine.core import EngineCore
@@ -77,6 +78,7 @@ class FakeEngine:
         self.core = EngineCore(capabilities, config or EngineConfig())
         self.router: BatchRouter | None = None
         self.admission = Admission(self._rooms)
+        self.failovers = FailoverLog()
 
     async def _rooms(self):
         return [self.core.room()]
@@ -125,6 +127,17 @@ class FakeEngine:
 
     async def reports(self, timeout_s: float) -> list[ReplicaReport]:
         return [ReplicaReport("fake#1", 1, 2, self.core.stats())]
+
+    async def activities(self, timeout_s: float) -> list[ReplicaActivity]:
+        capabilities = self.core.capabilities
+        return [
+            ReplicaActivity(
+                "fake#1",
+                capabilities.decode_batch_sizes,
+                capabilities.max_model_len,
+                self.core.activity(),
+            )
+        ]
 
     async def check_ready(self, timeout_s: float) -> None:
         if self.core.error is not None:

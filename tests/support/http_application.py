@@ -20,7 +20,10 @@ def build_application(directory, engine, security=None, http=None):
     http = http or HttpSettings()
     service = ModelService("tiny", directory, engine, decode_batch_sizes=(1, 16))
     app = build_api(
-        service, max_body_bytes=http.max_body_bytes, max_stored_responses=http.max_stored_responses
+        service,
+        max_body_bytes=http.max_body_bytes,
+        max_stored_responses=http.max_stored_responses,
+        has_page=http.page,
     )
     add_security(app, security or SecuritySettings(), http)
     app.add_middleware(HttpMetrics, stats=service.http_stats)
