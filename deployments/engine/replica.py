@@ -154,7 +154,12 @@ class EngineReplica:
         )
 
     async def activity(self) -> ReplicaActivity:
-        """What this replica's engine is doing, sequence by sequence."""
+        """What this replica's engine is doing, sequence by sequence.
+
+        Raises:
+            EngineNotReadyError: nothing any more, this replica is shutting down.
+        """
+        self._check_ready()
         capabilities = self._router.core.capabilities
         return ReplicaActivity(
             replica_id=serve.get_replica_context().replica_id.unique_id,

@@ -37,7 +37,7 @@ OBJECT_STORE_BYTES = 96 * 2**20
 
 def announce(url: str) -> None:
     """Prints to standard output that the server is ready."""
-    print(f"Serving at {url}/v1 (OpenAI-compatible); Ctrl-C stops it.", flush=True)
+    print(f"Serving at {url}/v1 (OpenAI-compatible), page at {url}/; Ctrl-C stops it.", flush=True)
 
 
 def serve_local(

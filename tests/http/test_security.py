@@ -87,7 +87,8 @@ async def test_scheme_is_recognised_in_any_case(model_directory, keyed):
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/models", "/metrics", "/version", "/openapi.json", "/nothing", "/health/", "/"]
+    "path",
+    ["/v1/models", "/metrics", "/version", "/openapi.json", "/nothing", "/health/", "/page/"],
 )
 async def test_everything_but_health_needs_a_key(model_directory, keyed, path):
     async with running_http(model_directory, security=keyed()) as http:

@@ -3,6 +3,7 @@
 import { streamChat } from "./api.js";
 
 const SAVE_EVERY_MS = 1000;
+const LEAST_ARRIVALS = 4; // of tokens, for a rate to mean something: a tool call may come as one piece
 
 /**
  * Streams an answer into `message`.
@@ -69,6 +70,7 @@ class Clock {
     this._lastMs = null;
     this._numFirst = 0;
     this._numLast = 0;
+    this._numArrivals = 0;
   }
 
   take(numTokens) {
@@ -79,11 +81,12 @@ class Clock {
         this._numFirst = numTokens;
       }
       this._numLast = numTokens;
+      this._numArrivals += 1;
     }
     if (this._firstMs === null) return null;
     const seconds = (this._lastMs - this._firstMs) / 1000;
     const later = this._numLast - this._numFirst;
-    return { ttftS: (this._firstMs - this._startMs) / 1000, tokensPerS: seconds > 0 && later > 0 ? later / seconds : null };
+    return { ttftS: (this._firstMs - this._startMs) / 1000, tokensPerS: this._numArrivals >= LEAST_ARRIVALS && seconds > 0 ? later / seconds : null };
   }
 }
 

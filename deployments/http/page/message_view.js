@@ -64,7 +64,8 @@ export function assistantView(message, actions) {
   const error = h("p", "error", [], { role: "alert" });
   const stats = h("span", "stats");
   const retry = button("Retry", () => actions.retry());
-  const buttons = h("span", "buttons", [copyButton(() => message.content), retry]);
+  const copy = copyButton(() => message.content);
+  const buttons = h("span", "buttons", [copy, retry]);
   const footer = h("footer", "", [buttons, stats]);
   const node = h("article", "message assistant", [thinking, content, calls, state, error, footer], {
     "aria-label": "Answer",
@@ -92,6 +93,7 @@ export function assistantView(message, actions) {
     error.hidden = !message.error;
     setText(stats, statistics(message));
     buttons.hidden = isRunning;
+    copy.hidden = !message.content;
     node.classList.toggle("running", isRunning);
   }
 

@@ -75,7 +75,9 @@ export class ReplicaCard {
   _updateQueue(waiting) {
     this._queue.classList.toggle("full", waiting.num_sequences > 0);
     const queue = `${counted(waiting.num_sequences, "sequence")}, ${counted(waiting.num_tokens, "token")}`;
-    setText(this._queue, waiting.num_sequences ? `Queue: ${queue}${waiting.blocked ? ` — ${waiting.blocked}` : ""}` : "Queue: empty");
+    const why = waiting.blocked ? ` (${waiting.blocked})` : "";
+    setText(this._queue, waiting.num_sequences ? `Queue: ${queue}${why}` : "Queue: empty");
+    this._queue.title = this._queue.textContent;
   }
 
   _updateCharts(seconds) {
