@@ -344,6 +344,35 @@ def _mm(npu: Any, device: str) -> Outcome:
     return Outcome(error_of(call(slice(0, ROWS)), exact), BF16_TOLERANCE, same_rows(call))
 
 
+def _logits() -> torch.Tensor:
+    """Rounded as lm_head's are, so that many are equal."""
+    return (4 * random(ROWS, 151_936)).bfloat16().float()
+
+
+@check("topk of float32 logits")
+def _topk(npu: Any, device: str) -> Outcome:
+    """Sampling takes these values for exact, and each id for one of the value's."""
+    logits = _logits()
+    values, ids = (each.cpu() for each in torch.topk(logits.to(device), 1024, dim=1))
+    exact = logits.sort(dim=1, descending=True).values[:, :1024]
+    is_right = torch.equal(logits.gather(1, ids.long()), values)
+    are_distinct = all(len(set(row)) == len(row) for row in ids.tolist())
+    found = values if is_right and are_distinct else torch.full_like(values, math.nan)
+    return Outcome(error_of(found, exact.double()), 0.0, None)
+
+
+@check("exp and sums of float32 logits")
+def _exp_sums(npu: Any, device: str) -> Outcome:
+    """Sampling allows these sums of 512 an error of 2^-10 (`candidates.REST_ERROR`)."""
+    logits = _logits()[:, : 296 * 512]
+    bound = logits.amax(dim=1, keepdim=True)
+    on_device = logits.to(device)
+    sums = torch.exp((on_device - bound.to(device)) / 0.7).view(ROWS, -1, 512).sum(dim=2)
+    exact = torch.exp((logits.double() - bound.double()) / 0.7).view(ROWS, -1, 512).sum(dim=2)
+    # Relative to each sum: the smallest one counts as much.
+    return Outcome(error_of(sums.cpu() / exact, torch.ones_like(exact)), 2.0**-10, None)
+
+
 @check("NPUGraph: capture, update of lengths, replay")
 def _graph(npu: Any, device: str) -> Outcome:
     paged = _Paged(device, is_int8=True)
