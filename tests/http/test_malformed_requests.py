@@ -191,7 +191,7 @@ async def test_page_in_a_browser_cannot_leave_the_type_out(http):
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/page/", 404, "not_found"),
         ("GET", "/v1", 404, "not_found"),
         ("POST", "/v1/nothing", 404, "not_found"),
         ("GET", "/v1/../../etc/passwd", 404, "not_found"),
