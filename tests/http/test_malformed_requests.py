@@ -194,6 +194,7 @@ async def test_page_in_a_browser_cannot_leave_the_type_out(http):
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/page/index.html", 404, "not_found"),
         ("POST", "/", 405, "method_not_allowed"),
+        ("GET", "/page/", 404, "not_found"),
         ("GET", "/v1", 404, "not_found"),
         ("POST", "/v1/nothing", 404, "not_found"),
         ("GET", "/v1/../../etc/passwd", 404, "not_found"),

@@ -99,9 +99,11 @@ export class ReplicaCard {
 /** Sequences by row: those of the last decode dispatch where they were in it, then the others. */
 function placeRows(running, numRows) {
   const places = new Array(numRows).fill(null);
+  // Sequences that take turns in batches of one would all be in row 0: they keep their order.
+  const isBatch = running.some((one) => one.row > 0);
   const others = [];
   for (const one of running) {
-    if (one.row !== null && one.row < numRows && places[one.row] === null) places[one.row] = one;
+    if (isBatch && one.row !== null && one.row < numRows && places[one.row] === null) places[one.row] = one;
     else others.push(one);
   }
   for (let index = 0; index < numRows && others.length; index += 1) places[index] ??= others.shift();
