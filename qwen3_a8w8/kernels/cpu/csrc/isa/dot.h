@@ -10,3 +10,16 @@
 #else
 #include "dot_scalar.h"
 #endif
+
+namespace {
+
+#if defined(QW_WIDENS)
+constexpr bool kWidens = true;
+#else
+constexpr bool kWidens = false;
+// Never called.
+inline void widen_weights(const uint8_t*, int64_t, uint8_t*) {}
+inline void widen_group(const int8_t*, int8_t*) {}
+#endif
+
+}  // namespace

@@ -19,6 +19,7 @@ struct PackedRows {
   int8_t* data;
   int32_t* sums;
   int64_t rows, group_rows, depth_groups;
+  int64_t input_bytes;  // of four inputs of a row: 4, or 8 if they are widened
 
   int64_t groups() const { return qw::ceil_div(rows, group_rows); }
   int64_t rows_of(int64_t group) const {
@@ -26,9 +27,20 @@ struct PackedRows {
     return left < group_rows ? left : group_rows;
   }
   const int8_t* panel(int64_t group, int64_t first_depth_group) const {
-    return data + 4 * (group * group_rows * depth_groups + first_depth_group * rows_of(group));
+    const int64_t before = group * group_rows * depth_groups + first_depth_group * rows_of(group);
+    return data + input_bytes * before;
   }
 };
+
+inline void pack_inputs(const PackedRows& packed, const int8_t* x, int8_t* out) {
+  if constexpr (kWidens) {
+    if (packed.input_bytes == 8) {
+      widen_group(x, out);
+      return;
+    }
+  }
+  memcpy(out, x, 4);
+}
 
 inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Team& team) {
   const int64_t width = a.weight.in_features, padded = qw::round_up(width, 64);
@@ -38,16 +50,19 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
     const int64_t group = i / ranges, begin = i % ranges * kGrain;
     const int64_t end = begin + kGrain < packed.depth_groups ? begin + kGrain : packed.depth_groups;
     const int64_t rows = packed.rows_of(group), first = group * packed.group_rows;
-    int8_t* out = packed.data + 4 * group * packed.group_rows * packed.depth_groups;
+    int8_t* out = packed.data + packed.input_bytes * group * packed.group_rows * packed.depth_groups;
     // Rows that are arguments of the callable have no padding; temporaries are padded with zeros.
     const int64_t readable = a.x.has_trailer ? end : width / 4;
     const int64_t whole = readable < end ? readable : end;
     for (int64_t r = 0; r < rows; ++r) {
       const int8_t* x = a.x.data + (first + r) * a.x.stride;
-      for (int64_t k = begin; k < whole; ++k) memcpy(out + 4 * (k * rows + r), x + 4 * k, 4);
+      for (int64_t k = begin; k < whole; ++k) {
+        pack_inputs(packed, x + 4 * k, out + packed.input_bytes * (k * rows + r));
+      }
       if (whole < end) {
-        int8_t* last = out + 4 * (whole * rows + r);
+        int8_t last[4];
         for (int64_t i = 0; i < 4; ++i) last[i] = 4 * whole + i < width ? x[4 * whole + i] : 0;
+        pack_inputs(packed, last, out + packed.input_bytes * (whole * rows + r));
       }
       if (begin != 0) continue;
       int32_t sum = 0;
@@ -96,9 +111,10 @@ inline Step step_at(const Tiling& tiling, int64_t index, int64_t columns, int64_
 
 // Row groups [g0, g1) of one range of blocks. `acc` holds the sums, tile by tile: they are
 // initialised at a tile's first k-panel, and scaled right after its last one, still in cache.
+// `widened` has room for a k-panel of a block in 16 bits, where the path widens.
 inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const Tiling& tiling,
                         int64_t first_block, int64_t num_blocks, int64_t g0, int64_t g1,
-                        int32_t* acc) {
+                        int32_t* acc, uint8_t* widened) {
   const int64_t stride = a.weight.block_bytes();
   const uint8_t* weights = a.weight.data + first_block * stride;
   const int64_t columns = qw::ceil_div(num_blocks, tiling.tile_blocks);
@@ -118,6 +134,11 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
     const int64_t channels = blocks * qw::kChannelsPerBlock;
     const int64_t beyond = a.weight.out_features - begin;
     tile.depth_groups = is_last ? left : tiling.panel_groups;
+    const uint8_t* panel = weights + step.block * stride + step.first_group * kGroupBytes;
+    const bool is_widened = packed.input_bytes != 4;
+    if constexpr (kWidens) {
+      if (is_widened) widen_weights(panel, tile.depth_groups, widened);
+    }
     for (int64_t g = g0; g < g1; ++g) {
       const int rows = static_cast<int>(packed.rows_of(g));
       const int64_t row0 = g * packed.group_rows;
@@ -131,9 +152,9 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
       tile.x = packed.panel(g, step.first_group);
       tile.is_first_use = g == g0;
       for (int64_t block = 0; block < blocks; block += is_wide ? tiling.tile_blocks : 1) {
-        tile.w = weights + (step.block + block) * stride + step.first_group * 64;
+        tile.w = is_widened ? widened : panel + block * stride;
         tile.acc = sums + block * qw::kChannelsPerBlock;
-        (is_wide ? tile_wide(rows) : tile_skinny(rows))(tile);
+        (is_wide || is_widened ? tile_wide(rows) : tile_skinny(rows))(tile);
       }
       for (int64_t r = 0; is_last && r < rows; ++r) {
         finish_row(a, sums + r * tile.acc_stride, row0 + r, begin,
@@ -145,12 +166,13 @@ inline void linear_pass(const qw::LinearArgs& a, const PackedRows& packed, const
 
 // All rows of one range of blocks.
 inline void linear_chunk(const qw::LinearArgs& a, const PackedRows& packed, const Tiling& tiling,
-                         int64_t first_block, int64_t num_blocks, int32_t* acc) {
+                         int64_t first_block, int64_t num_blocks, int32_t* acc,
+                         uint8_t* widened) {
   const int64_t groups_per_pass = kRowsPerPass / packed.group_rows;
   for (int64_t g0 = 0; g0 < packed.groups(); g0 += groups_per_pass) {
     const int64_t left = packed.groups() - g0;
     const int64_t g1 = g0 + (left < groups_per_pass ? left : groups_per_pass);
-    linear_pass(a, packed, tiling, first_block, num_blocks, g0, g1, acc);
+    linear_pass(a, packed, tiling, first_block, num_blocks, g0, g1, acc, widened);
   }
 }
 
@@ -183,7 +205,9 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
   packed.rows = a.rows;
   packed.group_rows = qw::ceil_div(a.rows, qw::ceil_div(a.rows, most));
   packed.depth_groups = a.weight.depth_groups();
-  const int64_t packed_bytes = qw::round_up(a.rows * packed.depth_groups * 4, 64);
+  packed.input_bytes = kWidens && a.rows > kSkinnyRows ? 8 : 4;
+  const int64_t packed_bytes =
+      qw::round_up(a.rows * packed.depth_groups * packed.input_bytes, 64);
   int32_t one_sum;
   if (a.rows == 1 && a.x.has_trailer) {
     // A single row already has the packed layout.
@@ -201,9 +225,13 @@ void linear(const qw::LinearArgs& a, qw::Team& team) {
   const int64_t acc_bytes = groups * packed.group_rows *
                             qw::round_up(tiling.chunk_blocks, tiling.tile_blocks) *
                             qw::kChannelsPerBlock * sizeof(int32_t);
+  const int64_t widened_bytes =
+      packed.input_bytes == 4 ? 0 : tiling.panel_groups * kWidenedGroupBytes;
   const auto chunk = [&](int64_t begin, int64_t end, int thread) {
-    auto* acc = reinterpret_cast<int32_t*>(team.scratch(thread, acc_bytes));
-    linear_chunk(a, packed, tiling, begin, end - begin, acc);
+    char* scratch = team.scratch(thread, widened_bytes + acc_bytes);
+    linear_chunk(a, packed, tiling, begin, end - begin,
+                 reinterpret_cast<int32_t*>(scratch + widened_bytes),
+                 reinterpret_cast<uint8_t*>(scratch));
   };
   parallel_ranges(team, a.weight.blocks(), tiling.chunk_blocks, chunk);
 }

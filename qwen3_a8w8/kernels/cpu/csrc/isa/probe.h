@@ -11,7 +11,7 @@ namespace {
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int kProbeChains = 12;
 #else
-constexpr int kProbeChains = 4;
+constexpr int kProbeChains = 6;
 #endif
 
 // Hides a value from the compiler, which then can't fold or drop the loop around it.
@@ -39,8 +39,8 @@ inline ProbeVector probe_step(ProbeVector sum, ProbeVector w, ProbeVector x) {
 #elif defined(__AVX2__)
 using ProbeVector = __m256i;
 inline ProbeVector probe_step(ProbeVector sum, ProbeVector w, ProbeVector x) {
-  const __m256i pairs = _mm256_maddubs_epi16(w, x);
-  return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  // The exact product: vpmaddubsw saturates.
+  return _mm256_add_epi32(sum, _mm256_madd_epi16(w, x));
 }
 #elif defined(__ARM_FEATURE_DOTPROD)
 using ProbeVector = int32x4_t;
@@ -55,7 +55,9 @@ inline ProbeVector probe_step(ProbeVector sum, ProbeVector w, ProbeVector x) {
 }
 #endif
 
-#if defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+constexpr int64_t kProbeProducts = sizeof(ProbeVector) / sizeof(int16_t);
+#elif defined(__AVX2__) || defined(__ARM_FEATURE_DOTPROD)
 constexpr int64_t kProbeProducts = sizeof(ProbeVector);
 #else
 constexpr int64_t kProbeProducts = sizeof(ProbeVector) / sizeof(int32_t);
