@@ -126,21 +126,58 @@ def is_running(pid):
     return True
 
 
+REFUSALS = {
+    "devices=0": "sees 0 NPUs",
+    "soc=104": "SoC number 104",
+    "cann=": "CANN isn't found",
+    "report=2.1.0": "torch_npu is 2.1.0",
+}
+GENERATE = ("generate", *SMALL, "-p", "Hello", "--max-tokens", "2")
+EACH_IN_TURN = """
+import sys
+import torch_npu
+from torch_npu._emulation import options as emulated
+from qwen3_a8w8.cli.main import main
+whole = vars(emulated.options).copy()
+for text in sys.argv.pop(1).split("|"):
+    vars(emulated.options).update(whole)
+    name = text.partition("=")[0]
+    setattr(emulated.options, name, getattr(emulated.parse(text), name))
+    torch_npu.__version__ = emulated.options.reported_version
+    print("<<<", file=sys.stderr)
+    try:
+        main()
+    except SystemExit as end:
+        print(f">>> {end.code}", file=sys.stderr)
+"""
+
+
+def said_by(stderr):
+    return " ".join(stderr.split())  # the terminal's width breaks lines
+
+
+def test_machines_that_cant_run_it_are_refused_in_one_line():
+    done = run_python("-c", EACH_IN_TURN, "|".join(REFUSALS), *GENERATE)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    parts = said_by(done.stderr).split("<<< ")[1:]
+    for part, message in zip(parts, REFUSALS.values(), strict=True):
+        assert part.startswith("error: device 'npu'")
+        assert message in part
+        assert part.strip().endswith(">>> 1")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("devices=0", "sees 0 NPUs"),
-        ("soc=104", "SoC number 104"),
-        ("cann=", "CANN isn't found"),
-        ("report=2.1.0", "torch_npu is 2.1.0"),
         ("missing=npu_quant_matmul", "has no op npu_quant_matmul"),
         ("lost_after=400", "error code is 507035"),
     ],
 )
 def test_a_machine_that_cant_run_it_is_refused_in_one_line(options, message):
-    done = run_python(*CLI, "generate", *SMALL, "-p", "Hello", "--max-tokens", "2", options=options)
+    done = run_python(*CLI, *GENERATE, options=options)
     assert done.returncode != 0
-    said = " ".join(done.stderr.split())  # the terminal's width breaks lines
+    said = said_by(done.stderr)
     assert message in said
     assert "error: device 'npu'" in said
     assert "Traceback" not in said

@@ -12,6 +12,8 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -82,26 +84,54 @@ def run_python(
     )
 
 
-def run_tests(*paths: str, options: str = "", version: str = NEWEST, expression: str = "") -> int:
-    """Runs test files in an emulated process, which must all pass.
+@dataclass(frozen=True)
+class EmulatedRun:
+    """Tests that ran together in one emulated process: it takes longer to start than most of them.
+
+    Attributes:
+        passed: how many, by file.
+        failed: their names; errors too.
+        output: what pytest said.
+    """
+
+    passed: Counter[str]
+    failed: tuple[str, ...]
+    output: str
+
+    def check(self, *paths: str) -> int:
+        """Fails if a test below one of these paths has failed.
+
+        Returns:
+            How many passed there.
+        """
+        failed = [name for name in self.failed if name.startswith(paths)]
+        assert not failed, f"{failed}\n{self.output[-20000:]}"
+        return sum(count for path, count in self.passed.items() if path.startswith(paths))
+
+
+@functools.cache
+def run_tests(
+    *paths: str, options: str = "", version: str = NEWEST, expression: str = ""
+) -> EmulatedRun:
+    """Runs test files in an emulated process, once for the same arguments.
 
     Args:
         paths: below the root; files of an `emulated` directory are collected there only.
         options: see `environment`.
         version: see `environment`.
         expression: for pytest's -k.
-
-    Returns:
-        How many tests passed.
     """
     chosen = ["-k", expression] if expression else []
     done = run_python(
-        *("-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *paths),
+        *("-m", "pytest", "-q", "-rpfE", "-p", "no:cacheprovider", *chosen, *paths),
         options=options,
         version=version,
     )
-    assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"
-    counted = re.search(r"(\d+) passed", done.stdout)
-    assert counted, done.stdout
+    assert done.returncode in (0, 1), f"{done.stdout[-20000:]}\n{done.stderr[-4000:]}"
+    ended = re.findall(r"^(PASSED|FAILED|ERROR) ([^\s:]+)(\S*)", done.stdout, re.MULTILINE)
     print(done.stdout.strip().splitlines()[-1])
-    return int(counted[1])
+    failed = tuple(file + name for how, file, name in ended if how != "PASSED")
+    assert bool(failed) == bool(done.returncode), done.stdout[-20000:]
+    return EmulatedRun(
+        Counter(file for how, file, _ in ended if how == "PASSED"), failed, done.stdout
+    )
