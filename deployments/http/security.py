@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from deployments.http.api_keys import ApiKeys, KeyLimits
 from deployments.http.engine_routes import STATE_PATH
 from deployments.http.errors import (
+    OLLAMA_PATH,
     AuthenticationError,
     BodyTooLargeError,
     CorsError,
@@ -135,7 +136,7 @@ class SizeCheck:
         if scope["type"] == "http":
             try:
                 self._check_headers(scope)
-                self._check_body(Headers(scope=scope))
+                self._check_body(Headers(scope=scope), _route_path(scope))
             except Qwen3A8W8Error as error:
                 await error_response(error, _route_path(scope))(scope, receive, send)
                 return
@@ -150,7 +151,7 @@ class SizeCheck:
                 f"{self._max_header_bytes}; shorten them or raise the limit"
             )
 
-    def _check_body(self, headers: Headers) -> None:
+    def _check_body(self, headers: Headers, path: str) -> None:
         length = headers.get("content-length", "0")
         if length.isdecimal() and (len(length) > 18 or int(length) > self._max_body_bytes):
             raise BodyTooLargeError(
@@ -160,10 +161,11 @@ class SizeCheck:
         has_body = length != "0" or "transfer-encoding" in headers
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         # A browser lets a page send types other than JSON to other sites without a preflight; it
-        # always sets Origin. Programs that send no type at all are served.
-        if has_body and not (
-            media_type == "application/json" or (not media_type and "origin" not in headers)
-        ):
+        # always sets Origin. Programs that send no type at all are served; on Ollama's paths also
+        # those that send another one, as `curl -d` does in all of its examples.
+        is_program = "origin" not in headers
+        is_lenient = not media_type or path.startswith(OLLAMA_PATH)
+        if has_body and not (media_type == "application/json" or (is_program and is_lenient)):
             raise MediaTypeError(
                 f"the request body has the content type {media_type[:80]!r}; send JSON with "
                 "'Content-Type: application/json'"

@@ -242,3 +242,13 @@ async def test_queue_of_requests_with_a_key_still_answers_503(model_directory, k
         body = {**REQUEST, "prompt": ["the fox"] * 20, "max_tokens": 40}
         answer = await http.post("/v1/completions", json=body, headers=bearer(KEY))
         check_error(answer, 503, "server_overloaded")
+
+
+async def test_ollamas_paths_take_any_type_from_programs_but_not_from_pages(model_directory):
+    body = b'{"model": "tiny", "messages": []}'
+    form = {"Content-Type": "application/x-www-form-urlencoded"}  # what `curl -d` sends
+    async with running_http(model_directory) as http:
+        assert (await http.post("/api/chat", content=body, headers=form)).status_code == 200
+        page = form | {"Origin": "https://a.example"}
+        assert (await http.post("/api/chat", content=body, headers=page)).status_code == 415
+        assert (await http.post("/v1/completions", content=body, headers=form)).status_code == 415
