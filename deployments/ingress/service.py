@@ -94,8 +94,7 @@ class ModelService:
 
     def report(self, ingress_id: str) -> IngressReport:
         """What this process has done."""
-        failovers = self.engine.failovers.snapshot()
-        return self.http_stats.report(ingress_id, self.num_choices, failovers)
+        return self.http_stats.report(ingress_id, self.num_choices, self.engine.failovers)
 
     def check_model(self, name: str | None) -> None:
         """Checks the model that a request names, if it names one.

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from deployments.metrics.families import Labels, counter, gauge, histogram, resident_bytes
 from deployments.metrics.replica_metrics import PREFIX
-from deployments.replicas.failover_log import Failover
+from deployments.replicas.failover_log import Failover, FailoverLog
 from qwen3_a8w8.engine.stats.request_stats import Histogram, one_two_five
 
 NO_ROUTE = "none"
@@ -52,6 +52,7 @@ class IngressReport:
         num_choices: `n` of the requests that the engines have accepted.
         resident_bytes: memory of the process; None: unknown.
         failovers: the last ones of its streams.
+        num_failovers: all of them that are over, by outcome.
     """
 
     ingress_id: str
@@ -61,6 +62,7 @@ class IngressReport:
     num_choices: Histogram
     resident_bytes: int | None
     failovers: tuple[Failover, ...] = ()
+    num_failovers: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -78,7 +80,7 @@ class HttpStats:
         self.durations_s.setdefault(route, Histogram(_DURATIONS_S)).observe(duration_s)
 
     def report(
-        self, ingress_id: str, num_choices: Histogram, failovers: tuple[Failover, ...] = ()
+        self, ingress_id: str, num_choices: Histogram, failovers: FailoverLog | None = None
     ) -> IngressReport:
         """A snapshot."""
         return IngressReport(
@@ -88,7 +90,8 @@ class HttpStats:
             durations_s={route: values.copy() for route, values in self.durations_s.items()},
             num_choices=num_choices.copy(),
             resident_bytes=resident_bytes(os.getpid()),
-            failovers=failovers,
+            failovers=() if failovers is None else failovers.snapshot(),
+            num_failovers={} if failovers is None else dict(failovers.num_settled),
         )
 
 
@@ -155,6 +158,15 @@ def http_metrics(ingresses: Sequence[IngressReport]) -> Iterator[Metric]:
         f"{PREFIX}_request_params_n",
         "n of accepted requests",
         [({"ingress": one.ingress_id}, one.num_choices) for one in ingresses],
+    )
+    yield counter(
+        f"{PREFIX}_failovers",
+        "running requests that lost their engine, by how that ended",
+        [
+            ({"ingress": one.ingress_id, "outcome": outcome}, count)
+            for one in ingresses
+            for outcome, count in one.num_failovers.items()
+        ],
     )
     yield gauge(
         f"{PREFIX}_ingress_resident_memory_bytes",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
@@ -38,7 +38,11 @@ class Failover:
 
 
 class FailoverLog:
-    """Bounded; belongs to one event loop."""
+    """Bounded; belongs to one event loop.
+
+    Attributes:
+        num_settled: failovers since the start by their outcome, "resumed" or "ended".
+    """
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """Starts empty.
@@ -48,6 +52,7 @@ class FailoverLog:
         """
         self._clock = clock
         self._entries: deque[Failover] = deque(maxlen=NUM_FAILOVERS)
+        self.num_settled: Counter[str] = Counter({"resumed": 0, "ended": 0})
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[Callable[[TokenEvent | EngineLost], None]]:
@@ -78,4 +83,5 @@ class FailoverLog:
 
     def _settle(self, entry: Failover, outcome: str) -> None:
         entry.outcome = outcome
+        self.num_settled[outcome] += 1
         entry.outage_s = max(0.0, self._clock() - entry.at_s)

@@ -8,9 +8,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from deployments.metrics.exposition import Exposition
 from deployments.metrics.families import resident_bytes
 from deployments.metrics.http_metrics import HttpStats, choices_histogram
+from deployments.replicas.failover import EngineLost
+from deployments.replicas.failover_log import FailoverLog
 from deployments.replicas.report import ReplicaReport
 from qwen3_a8w8 import __version__
-from qwen3_a8w8.engine.request import EngineRequest
+from qwen3_a8w8.engine.request import EngineRequest, TokenEvent
 from qwen3_a8w8.engine.sampling_params import SamplingParams
 from tests.engine.test_queue import Clock, make_core, step
 from tests.support.fakes import COPYING_SEED, FakeRunner
@@ -215,3 +217,23 @@ def test_http_requests_are_counted_by_route_and_status(report):
     assert histogram(found["qwen3_a8w8_http_request_duration_seconds"]) == (3, 0.75)
     assert value(found["qwen3_a8w8_http_requests_in_flight"]) == 2
     assert histogram(found["qwen3_a8w8_request_params_n"]) == (3, 6)
+
+
+def test_failovers_are_counted_by_outcome_from_zero():
+    log = FailoverLog()
+    stats = HttpStats()
+
+    def report():
+        return families(ingresses=[stats.report("i#1", choices_histogram(), log)])
+
+    failovers = report()["qwen3_a8w8_failovers"]
+    assert {s.labels["outcome"]: s.value for s in failovers.samples} == {"resumed": 0, "ended": 0}
+    with log.watching() as see:
+        see(EngineLost("the actor is gone"))
+        see(TokenEvent(0, (1,)))
+        see(EngineLost("again"))
+        see(TokenEvent(0, (2,), finish_reason="length"))
+    with log.watching() as see:
+        see(EngineLost("and nobody takes it"))
+    failovers = report()["qwen3_a8w8_failovers"]
+    assert {s.labels["outcome"]: s.value for s in failovers.samples} == {"resumed": 2, "ended": 1}

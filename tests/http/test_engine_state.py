@@ -145,6 +145,7 @@ def test_failover_log_measures_until_the_next_tokens_or_the_end():
         see(TokenEvent(0, (1,), finish_reason="stop"))
     found = [(one.reason, one.num_tokens, one.outcome, one.outage_s) for one in log.snapshot()]
     assert found == [("first", 1, "resumed", 2.5), ("second", 2, "ended", 1.5)]
+    assert log.num_settled == {"resumed": 1, "ended": 1}
 
 
 def keyed(tmp_path, **fields):

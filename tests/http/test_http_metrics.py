@@ -1,9 +1,6 @@
 """Counting requests, and a real Prometheus that scrapes the routes."""
 
 import asyncio
-import contextlib
-import json
-import shutil
 import subprocess
 
 import httpx
@@ -12,17 +9,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from deployments.http.api import build_api
 from deployments.ingress.service import ModelService
-from deployments.local.ports import free_port
 from deployments.metrics.http_metrics import HttpMetrics
 from deployments.settings import SecuritySettings
 from qwen3_a8w8.config import EngineConfig
 from tests.support.fake_deployment import FakeEngine, text_capabilities
 from tests.support.http_application import running_http
 from tests.support.listening import listening
-
-DEADLINE_S = 120
-PROMETHEUS = shutil.which("prometheus")
-PROMTOOL = shutil.which("promtool")
+from tests.support.prometheus import (
+    DEADLINE_S,
+    PROMTOOL,
+    needs_prometheus,
+    query,
+    running_prometheus,
+)
 
 
 def counts(text):
@@ -97,7 +96,7 @@ async def generate(url):
         assert (await client.post("/v1/completions", json=body)).status_code == 200
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="needs promtool (Debian's package prometheus)")
+@needs_prometheus
 async def test_promtool_has_nothing_to_complain_about(url):
     await generate(url)
     async with httpx.AsyncClient() as client:
@@ -116,50 +115,21 @@ async def test_promtool_has_nothing_to_complain_about(url):
     assert checked.returncode == 0
 
 
-@pytest.mark.skipif(PROMETHEUS is None, reason="needs prometheus (Debian's package)")
+@needs_prometheus
 async def test_prometheus_scrapes_every_metric(url, tmp_path):
     await generate(url)
-    port = free_port()
-    config = tmp_path / "prometheus.yml"
     scrape = {
         "job_name": "qwen3",
         "scrape_interval": "1s",
         "scrape_timeout": "1s",
         "static_configs": [{"targets": [url.removeprefix("http://")]}],
     }
-    config.write_text(json.dumps({"scrape_configs": [scrape]}))  # JSON is YAML
-    process = await asyncio.create_subprocess_exec(
-        PROMETHEUS,
-        f"--config.file={config}",
-        f"--storage.tsdb.path={tmp_path / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}",
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    try:
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}/api/v1") as client:
-            assert await query(client, "vllm:generation_tokens_total{engine='0'}") == [6.0]
-            assert await query(client, "qwen3_a8w8_generation_tokens_total") == [6.0]
-            assert await query(client, "vllm:request_success_total{finished_reason='length'}") == [
-                1
-            ]
-            quantile = "histogram_quantile(0.5, vllm:request_generation_tokens_bucket)"
-            assert 5 < (await query(client, quantile))[0] <= 10
-            used = 'count({__name__=~"vllm:.+", model_name="tiny"}) > bool 100'
-            assert await query(client, used) == [1.0]
-    finally:
-        process.terminate()
-        await process.wait()
-
-
-async def query(client, text):
-    """The values of an instant query, once a scrape is in."""
-    deadline = asyncio.get_running_loop().time() + DEADLINE_S
-    while asyncio.get_running_loop().time() < deadline:
-        with contextlib.suppress(httpx.TransportError):  # it isn't up yet
-            answer = await client.get("/query", params={"query": text})
-            # While it starts it answers with 503; a scrape that failed leaves no result.
-            if answer.status_code == 200 and (result := answer.json()["data"]["result"]):
-                return [float(sample["value"][1]) for sample in result]
-        await asyncio.sleep(0.2)
-    raise AssertionError(f"no result within {DEADLINE_S} s: {text}")
+    async with running_prometheus({"scrape_configs": [scrape]}, tmp_path) as client:
+        assert await query(client, "vllm:generation_tokens_total{engine='0'}") == [6.0]
+        assert await query(client, "qwen3_a8w8_generation_tokens_total") == [6.0]
+        finished = "vllm:request_success_total{finished_reason='length'}"
+        assert await query(client, finished) == [1]
+        quantile = "histogram_quantile(0.5, vllm:request_generation_tokens_bucket)"
+        assert 5 < (await query(client, quantile))[0] <= 10
+        used = 'count({__name__=~"vllm:.+", model_name="tiny"}) > bool 100'
+        assert await query(client, used) == [1.0]
