@@ -73,7 +73,7 @@ def test_panels_have_places_of_their_own_on_the_grid(dashboard):
     panels = dashboard["panels"]
     assert [panel["id"] for panel in panels] == list(range(1, len(panels) + 1))
     places = [panel["gridPos"] for panel in panels]
-    assert all(0 <= p["x"] and p["x"] + p["w"] <= 24 and p["h"] >= 1 for p in places)
+    assert all(p["x"] >= 0 and p["x"] + p["w"] <= 24 and p["h"] >= 1 for p in places)
     for one, other in itertools.combinations(places, 2):
         is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         is_above = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
