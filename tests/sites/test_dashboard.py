@@ -1,4 +1,4 @@
-"""The dashboard as a file, and the alerts on given series; tests/serve runs both on a real server."""
+"""The dashboard as a file, and the alerts on given series; tests/serve runs both for real."""
 
 import copy
 import itertools
