@@ -27,10 +27,7 @@ REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
     "early_stopping": ((False,), "beam search isn't supported"),
     "kv_transfer_params": (({},), "KV caches aren't transferred"),
     "length_penalty": ((1, 1.0), "beam search isn't supported"),
-    "logits_processors": (
-        ([],),
-        "code of requests isn't run; use logit_bias",
-    ),
+    "logits_processors": (([],), "code of requests isn't run; use logit_bias"),
     "logprob_token_ids": ((), "use top_logprobs"),
     "media_io_kwargs": (({},), "the model reads text only"),
     "mm_processor_kwargs": (({},), "the model reads text only"),

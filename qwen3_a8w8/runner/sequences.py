@@ -55,7 +55,8 @@ class RunnerSequence:
 
     __slots__ = (
         "_allowed",
-        "_bad_words",
+        "_bad_beginnings",
+        "_bad_ids",
         "_history",
         "_is_plain",
         "checked_block_ids",
@@ -81,7 +82,13 @@ class RunnerSequence:
             self._history = dict.fromkeys(start.prompt_token_ids, 0)
             for token_id, count in Counter(start.output_token_ids).items():
                 self._history[token_id] = count
-        self._bad_words = self.sampling.barred_words
+        words = self.sampling.barred_words
+        self._bad_ids = tuple(word[0] for word in words if len(word) == 1)
+        # By the last id before the one that completes a word: most words needn't be looked at.
+        self._bad_beginnings: dict[int, list[tuple[list[int], int]]] = {}
+        for *beginning, last in words:
+            if beginning:
+                self._bad_beginnings.setdefault(beginning[-1], []).append((beginning, last))
         allowed = self.sampling.allowed_token_ids
         self._allowed = None if allowed is None else mask_of(allowed, vocab_size)
         self.grammar = grammar
@@ -92,7 +99,7 @@ class RunnerSequence:
             and self._history is None
             and not self.sampling.logit_bias
             and not self.sampling.min_tokens
-            and not self._bad_words
+            and not words
             and self._allowed is None
             and self.sampling.thinking_limit is None
         )
@@ -151,18 +158,15 @@ class RunnerSequence:
     def _barred(self, num_output: int, drafts: Sequence[int]) -> list[int]:
         """Tokens that may not come next: they would end the output too early, or a bad word."""
         is_early = num_output < self.sampling.min_tokens
-        barred = list(self.stop_token_ids) if is_early else []
-        for *beginning, last in self._bad_words:
+        barred = [*(self.stop_token_ids if is_early else ()), *self._bad_ids]
+        if not self._bad_beginnings or num_output == 0:
+            return barred
+        newest = drafts[-1] if drafts else self.token_ids[-1]
+        for beginning, last in self._bad_beginnings.get(newest, ()):
             count = len(beginning)
-            if count <= num_output and self._ends_with(beginning, drafts):
+            if count <= num_output and [*self.token_ids[-count:], *drafts][-count:] == beginning:
                 barred.append(last)
         return barred
-
-    def _ends_with(self, ids: Sequence[int], drafts: Sequence[int]) -> bool:
-        if not ids:
-            return True
-        tail = [*self.token_ids[-len(ids) :], *drafts]
-        return tail[-len(ids) :] == ids
 
     def _allowed_after(self, drafts: Sequence[int]) -> TokenMask | None:
         grammar = self.grammar

@@ -50,7 +50,8 @@ inline void pack_rows(const qw::LinearArgs& a, const PackedRows& packed, qw::Tea
     const int64_t group = i / ranges, begin = i % ranges * kGrain;
     const int64_t end = begin + kGrain < packed.depth_groups ? begin + kGrain : packed.depth_groups;
     const int64_t rows = packed.rows_of(group), first = group * packed.group_rows;
-    int8_t* out = packed.data + packed.input_bytes * group * packed.group_rows * packed.depth_groups;
+    const int64_t before = group * packed.group_rows * packed.depth_groups;
+    int8_t* out = packed.data + packed.input_bytes * before;
     // Rows that are arguments of the callable have no padding; temporaries are padded with zeros.
     const int64_t readable = a.x.has_trailer ? end : width / 4;
     const int64_t whole = readable < end ? readable : end;
